@@ -1,0 +1,35 @@
+# make demo | test | lint | soak | test-engines: each sets up what it needs in .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint soak test-engines clean
+
+demo: $(STAMP)
+	$(BIN)/eyas demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: $(STAMP)
+	$(BIN)/python -m pytest -m soak
+
+test-engines: $(STAMP)
+	$(BIN)/python -m pytest -m engines
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("eyas needs Python 3.11 or newer; this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,dev,stacks]'
+	touch $@
+
+clean:
+	rm -rf $(VENV)

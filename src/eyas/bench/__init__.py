@@ -1,0 +1,1 @@
+"""Measure: workload, arms, statistics. Knows an arm only as a Protocol."""

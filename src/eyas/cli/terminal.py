@@ -1,0 +1,102 @@
+"""The real `Talk`: notes and progress bars on stderr, plain lines when it is no terminal, colours only where wanted."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from eyas.talk import Progress
+
+_PLAIN_EVERY_S = 10.0  # a log file gets a line this often, not a bar
+
+
+class Terminal:
+    """Talks to a person on stderr; each note is printed once."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._noted: set[str] = set()
+
+    def note(self, text: str) -> None:
+        """Print `note: text` once."""
+        if text not in self._noted:
+            self._noted.add(text)
+            print(f"note: {text}", file=sys.stderr, flush=True)
+
+    def line(self, text: str) -> None:
+        """Print an ordinary line (nothing when quiet)."""
+        if not self._quiet:
+            print(text, file=sys.stderr, flush=True)
+
+    @contextmanager
+    def progress(self, label: str, total: float | None, unit: str) -> Iterator[Progress]:
+        """A bar with ETA on a terminal; a line every ten seconds elsewhere."""
+        if sys.stderr.isatty() and not self._quiet:
+            with _rich_bar(label, total, unit) as bar:
+                yield bar
+        else:
+            bar_lines = _PlainProgress(label, total, unit, self._quiet)
+            yield bar_lines
+            bar_lines.end()
+
+
+@contextmanager
+def _rich_bar(label: str, total: float | None, unit: str) -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
+
+    with RichProgress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeElapsedColumn(),
+        TextColumn("eta"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[status]}"),
+        console=Console(stderr=True),
+    ) as bars:
+        task = bars.add_task(label, total=total, status="")
+
+        class Bar:
+            def advance(self, amount: float = 1.0) -> None:
+                bars.advance(task, amount)
+
+            def say(self, status: str) -> None:
+                bars.update(task, status=status)
+
+        yield Bar()
+
+
+class _PlainProgress:
+    def __init__(self, label: str, total: float | None, unit: str, quiet: bool) -> None:
+        self._label, self._total, self._unit, self._quiet = label, total, unit, quiet
+        self._done, self._status, self._start, self._last = 0.0, "", time.monotonic(), time.monotonic()
+
+    def advance(self, amount: float = 1.0) -> None:
+        self._done += amount
+        if time.monotonic() - self._last >= _PLAIN_EVERY_S:
+            self._last = time.monotonic()
+            self._print()
+
+    def say(self, status: str) -> None:
+        self._status = status
+
+    def end(self) -> None:
+        if time.monotonic() - self._start >= 3.0:
+            self._print(ended=True)
+
+    def _print(self, *, ended: bool = False) -> None:
+        if self._quiet:
+            return
+        spent = time.monotonic() - self._start
+        text = f"{self._label}: {self._done:g}"
+        if self._total is not None:
+            text += f"/{self._total:g}"
+        text += f" {self._unit}, {spent:.0f} s"
+        if ended:
+            text += ", done"
+        elif self._total and self._done:
+            text += f", eta {spent * (self._total - self._done) / self._done:.0f} s"
+        print(f"{text}  {self._status}".rstrip(), file=sys.stderr, flush=True)

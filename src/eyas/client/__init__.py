@@ -1,0 +1,1 @@
+"""HTTP to any OpenAI-compatible server; SGLang's and vLLM's own counters, by version, into one definition."""

@@ -1,0 +1,1 @@
+"""One file per foreign format: a pure translation to and from `DraftSpec`."""

@@ -1,0 +1,1 @@
+"""From conversations to tokenised rows with an exact assistant-only loss mask."""

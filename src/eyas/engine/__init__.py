@@ -1,0 +1,1 @@
+"""The reference engine: exact, readable speculative decoding with a KV cache."""

@@ -1,0 +1,51 @@
+"""The one way eyas says no: what, where, why, what to do. Knows nothing of any feature.
+
+Each package defines its own subclasses beside the code that raises them, one per way to be wrong; every `code`
+has a heading in docs/errors.md and a test.
+"""
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ExitCode(IntEnum):
+    """What the process says to its caller (design §4b)."""
+
+    GOOD = 0
+    FINDINGS = 1
+    USAGE = 2
+    ENVIRONMENT = 3
+    INTERNAL = 4
+
+
+class EyasError(Exception):
+    """An error raised on purpose. It says what, where, why and what to do."""
+
+    code: ClassVar[str] = "tool-error"  # kebab-case, unique, one heading each in docs/errors.md
+    exit_code: ClassVar[ExitCode] = ExitCode.USAGE
+
+    def __init__(self, what: str, where: str, why: str, do: str) -> None:
+        super().__init__(what, where, why, do)  # kept in args: the error survives pickling
+        self.what, self.where, self.why, self.do = what, where, why, do
+
+    def __str__(self) -> str:
+        return f"error[{self.code}]: {self.what}\n  --> {self.where}\n  = why: {self.why}\n  = do:  {self.do}"
+
+    def as_document(self) -> dict[str, object]:
+        """The error as the JSON object that `--json` prints."""
+        return {
+            "schema": "eyas.error/1",
+            "code": self.code,
+            "what": self.what,
+            "where": self.where,
+            "why": self.why,
+            "do": self.do,
+            "notes": list(getattr(self, "__notes__", [])),
+        }
+
+
+class EnvironmentMissing(EyasError):
+    """Something the machine lacks: an optional package, a device, an engine."""
+
+    code = "environment-missing"
+    exit_code = ExitCode.ENVIRONMENT

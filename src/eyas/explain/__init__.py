@@ -1,0 +1,1 @@
+"""Where accept length and time are lost."""

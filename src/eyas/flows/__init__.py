@@ -1,0 +1,1 @@
+"""Joins sibling packages for one command; imports lazily."""

@@ -1,0 +1,1 @@
+"""The files eyas writes: schemas, fingerprints, atomic writes. No torch, no network."""

@@ -1,0 +1,33 @@
+"""Fingerprints: short content hashes that travel from data to draft to server."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+_SLICE_BYTES = 1 << 22
+
+
+def of_bytes(data: bytes) -> str:
+    """First 16 hex digits of SHA-256."""
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def of_json(value: object) -> str:
+    """Fingerprint of a JSON value, independent of key order and spacing."""
+    return of_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def of_file(path: Path) -> str:
+    """Fingerprint of a file's bytes, read in slices."""
+    return of_files([path])
+
+
+def of_files(paths: Iterable[Path]) -> str:
+    """Fingerprint of several files' bytes in the given order."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            while data := file.read(_SLICE_BYTES):
+                digest.update(data)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""Start SGLang or vLLM with a draft, and always know what it is doing."""

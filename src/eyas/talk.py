@@ -1,0 +1,54 @@
+"""How a stage speaks to a person without knowing of terminals: notes and progress. `cli` gives the real one."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """A running task of known or unknown length."""
+
+    def advance(self, amount: float = 1.0) -> None:
+        """Move the bar on by `amount` of the task's unit."""
+
+    def say(self, status: str) -> None:
+        """Show a short live status beside the bar (a loss, tokens/s)."""
+
+
+class Talk(Protocol):
+    """What a stage may say while it works. Results are returned, never said."""
+
+    def note(self, text: str) -> None:
+        """Print once what was skipped, defaulted, clamped or guessed, with the value used."""
+
+    def line(self, text: str) -> None:
+        """Print an ordinary line about what is going on."""
+
+    def progress(self, label: str, total: float | None, unit: str) -> AbstractContextManager[Progress]:
+        """Open a progress bar with ETA; `total` None when unknown."""
+
+
+class _SilentProgress:
+    def advance(self, amount: float = 1.0) -> None:
+        return None
+
+    def say(self, status: str) -> None:
+        return None
+
+
+class Silent:
+    """A `Talk` that keeps quiet but remembers: `notes` and `lines` hold what was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.lines: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextmanager
+    def progress(self, label: str, total: float | None, unit: str) -> Iterator[Progress]:
+        yield _SilentProgress()

@@ -1,0 +1,1 @@
+"""EAGLE-3 training with training-time test."""
