@@ -1,5 +1,6 @@
 """The `eyas` command: registers the subcommands (each imported only when it runs) and maps errors to exit codes."""
 
+import difflib
 import json
 import os
 import signal
@@ -44,8 +45,9 @@ def build_app() -> cyclopts.App:
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code. Prints errors in the house's form; never raises."""
-    as_json = "--json" in arguments
+    as_json = "--json" in _own(arguments)
     try:
+        _refuse_unknown_command(arguments)
         result = build_app()(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         return int(result) if isinstance(result, int) else int(ExitCode.GOOD)
     except EyasError as error:
@@ -81,6 +83,25 @@ class UsageError(EyasError):
             "the command line is not one that eyas knows",
             f"see `eyas {command} --help`".replace("  ", " "),
         )
+
+
+def _own(arguments: Sequence[str]) -> Sequence[str]:
+    """The arguments before a bare `--`: what follows belongs to an engine."""
+    return arguments[: list(arguments).index("--")] if "--" in arguments else arguments
+
+
+def _refuse_unknown_command(arguments: Sequence[str]) -> None:
+    # Before cyclopts: its own message imports every subcommand, torch and all.
+    first = arguments[0] if arguments else "--help"
+    if first.startswith("-") or first in COMMANDS:
+        return
+    near = difflib.get_close_matches(first, COMMANDS, n=1)
+    raise UsageError(
+        f"there is no command {first!r}" + (f"; did you mean {near[0]!r}?" if near else ""),
+        " ".join(["eyas", *arguments]),
+        f"the commands are {', '.join(COMMANDS)}",
+        "see `eyas --help`",
+    )
 
 
 def _fail(error: EyasError, as_json: bool) -> int:
