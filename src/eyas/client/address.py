@@ -1,0 +1,151 @@
+"""Where a server is and how to ask it: one HTTP client per server, errors in the house's form.
+
+Proxies from the environment are never used for loopback addresses: a proxy that answers for localhost is a known cause
+of "warm-up 502" (sglang#16855).
+"""
+
+import ipaddress
+import json
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+
+from eyas.errors import ExitCode, EyasError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
+ServerKind = Literal["sglang", "vllm", "eyas", "openai"]
+
+
+class ServerUnreachable(EyasError):
+    """Nobody listens there, or the answer did not come in time."""
+
+    code = "server-unreachable"
+    exit_code = ExitCode.ENVIRONMENT
+
+
+class ServerRefused(EyasError):
+    """The server answered, but with an error."""
+
+    code = "server-refused"
+    exit_code = ExitCode.ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAddress:
+    """One server.
+
+    Attributes:
+        url: base, without a path: "http://127.0.0.1:8000".
+        kind: whose routes and counters it has; "openai" for anybody else's.
+        version: the engine's, None if not known (taken as the newest).
+        model: name to give in OpenAI routes; None for a server that ignores it.
+        api_key: sent as bearer token, shown nowhere.
+    """
+
+    url: str
+    kind: ServerKind = "openai"
+    version: str | None = None
+    model: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether it is this machine."""
+        host = urlsplit(self.url).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every request carries."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
+
+
+def open_http(address: ServerAddress, *, timeout_s: float = 60.0) -> "httpx.Client":
+    """An HTTP client for one server: `timeout_s` is the longest silence; connecting may take 5 s at most."""
+    import httpx
+
+    return httpx.Client(
+        base_url=address.url.rstrip("/"),
+        headers=address.headers,
+        timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
+        trust_env=not address.is_loopback,
+        limits=httpx.Limits(max_connections=None),
+    )
+
+
+@contextmanager
+def translated_errors(address: ServerAddress, route: str) -> "Iterator[None]":
+    """Turn httpx's exceptions into ours.
+
+    Raises:
+        ServerUnreachable: refused, reset, or silent for too long.
+        ServerRefused: an HTTP error status (its body is quoted).
+    """
+    import httpx
+
+    where = f"{address.url.rstrip('/')}{route}"
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        body = _short(error.response)
+        raise ServerRefused(
+            f"HTTP {error.response.status_code} from {route}",
+            where,
+            body or "no body",
+            "see the server's log; the flags and the model's name must fit the request",
+        ) from error
+    except httpx.TimeoutException as error:
+        raise ServerUnreachable(
+            f"no answer from {route}",
+            where,
+            f"{type(error).__name__}: nothing came within the time allowed; the engine may be stuck",
+            f"see what it is doing: eyas watch {address.url}",
+        ) from error
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ServerUnreachable(
+            f"cannot talk to {route}",
+            where,
+            f"{type(error).__name__}: {error}",
+            f"is it up? eyas watch {address.url}",
+        ) from error
+
+
+def get_text(http: "httpx.Client", address: ServerAddress, route: str) -> str | None:
+    """Body of a GET; None where the route does not exist (404, 405, 501).
+
+    Raises:
+        ServerUnreachable, ServerRefused: see `translated_errors`.
+    """
+    with translated_errors(address, route):
+        response = http.get(route)
+        if response.status_code in (404, 405, 501):
+            return None
+        response.raise_for_status()
+        return response.text
+
+
+def get_json(http: "httpx.Client", address: ServerAddress, route: str) -> Mapping[str, Any] | None:
+    """JSON object of a GET; None where the route does not exist or gives something else."""
+    text = get_text(http, address, route)
+    try:
+        value = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _short(response: "httpx.Response", limit: int = 400) -> str:
+    try:
+        text = response.read().decode(errors="replace").strip()
+    except Exception as error:  # noqa: BLE001 - a broken error body must not hide the status
+        return f"body unreadable ({type(error).__name__})"
+    return text if len(text) <= limit else f"{text[:limit]} …"
