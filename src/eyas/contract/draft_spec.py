@@ -59,7 +59,15 @@ class DraftSpec:
             None when the checkpoint does not say and the target's depth is unknown.
         embedding: `own` (in the checkpoint) or `target`.
         head: `own`, `target` (absent here), `tied` (to the embedding).
+        layer_types: one of `full_attention`, `sliding_attention` per layer; () when all are full. `sliding_window` is
+            None unless some layer slides.
+        model_type: the decoder layer's family as the config names it (`llama`, `qwen3`, `kimi_k2` ...).
+        fc_bias, attention_bias, mlp_bias: the linear layers have biases (attention: q, k, v; o where stored).
+        quantization: the draft's own quantization_config, None for plain weights.
+        token_ids: bos, eos, pad ... as the config names them; carried along, of no effect on the function.
+        dialect: format that it was read from; "" when made in memory.
         trained_length: longest sequence seen in training, tokens; None when unknown.
+        target: identity of the target it was trained for (name, architectures, fingerprint ...), None when unknown.
         provenance: field name -> where its value came from, for a person ("config.json: rope_theta", "default of ...").
         tensors: canonical name -> header entry (its `file`, `begin`, `end` point at the source data).
         source_names: canonical name -> name in the source checkpoint.
@@ -83,6 +91,13 @@ class DraftSpec:
     sliding_window: int | None = None
     qk_norm: bool = False
     attention_bias: bool = False
+    mlp_bias: bool = False
+    fc_bias: bool = False
+    layer_types: tuple[str, ...] = ()
+    model_type: str = "llama"
+    quantization: Mapping[str, Any] | None = None
+    token_ids: Mapping[str, Any] = field(default_factory=dict)
+    dialect: str = ""
     mla: Mla | None = None
     residual: Literal["pre-norm", "post-norm"] = "pre-norm"
     aux_norm: Literal["none", "over-concat", "per-state"] = "none"
