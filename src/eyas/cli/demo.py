@@ -1,0 +1,172 @@
+"""`eyas demo`: the main job end to end, by running the same commands that a user would type, and printing each."""
+
+import io
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from eyas import shipped
+from eyas.cli.output import JsonFlag, emit
+from eyas.errors import EyasError
+from eyas.records.atomic import write_text
+
+TARGET = "smollm2-135m"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoConfig:
+    """What the demo may be told."""
+
+    out: Path = Path("demo-run")
+    """Folder for everything it makes; rerunning goes on where it stopped."""
+
+    train_tokens: int = 10_000
+    """Training tokens of the two-minute draft."""
+
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 5
+    """Drafts per verify pass (K, bonus excluded) in the replay."""
+
+    bench_num_draft_tokens: int = 2
+    """Drafts per verify pass in the speed measurement: on two cores a shallow chain is the fastest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One command of the demo: what it is for, its arguments, and the file that proves it is done.
+
+    Attributes:
+        keeps: the command's JSON document is saved here; None when the command writes its own files.
+        done: exists once the step has ended well.
+    """
+
+    title: str
+    arguments: Sequence[str]
+    done: Path
+    keeps: Path | None = None
+
+
+class DemoStepFailed(EyasError):
+    """A command of the demo ended with an error."""
+
+    code = "demo-step-failed"
+
+
+def demo(*, config: Annotated[DemoConfig, Parameter(name="*")] = DemoConfig(), json: JsonFlag = False) -> int:
+    """The main job, end to end, on a real target and a real draft: prepare, train, eval, check, convert, bench, report.
+
+    Runs the same commands that you would type and prints each, under ten minutes on two quiet cores once installed.
+    The draft that ships with eyas is checked, converted, evaluated and raced; a second one is trained for two minutes
+    on the CPU and evaluated beside it. Ends with one page: demo-run/report.html.
+    """
+    steps = demo_steps(config)
+    start = time.monotonic()
+    for number, step in enumerate(steps, 1):
+        _run_step(f"[{number}/{len(steps)}] {step.title}", step)
+    page = config.out / "report.html"
+    spent = time.monotonic() - start
+    document = {"schema": "eyas.demo/1", "report": str(page), "seconds": round(spent, 1)}
+    return emit(document, f"\nDone in {spent / 60:.1f} min. Look at {page}", json=json)
+
+
+def demo_steps(config: DemoConfig) -> list[Step]:
+    """The demo as commands, in order."""
+    out, draft, k = config.out, shipped.draft_folder(), str(config.num_draft_tokens)
+    rows, trained, eval_rows = out / "rows", out / "draft", shipped.eval_rows_path()
+    as_speculators, back = out / "draft-speculators", out / "draft-sglang"
+    replay = ["--target", TARGET, "--data", str(eval_rows), "-k", k, "--json"]
+    return [
+        Step(
+            title="conversations to tokenised rows with an exact loss mask",
+            arguments=["prepare", "--target", TARGET, "--data", str(shipped.conversations_path()), "--out", str(rows)],
+            done=rows,
+        ),
+        Step(
+            title="train a draft for two minutes on the CPU",
+            arguments=[
+                *["train", "--target", TARGET, "--data", str(rows), "--out", str(trained)],
+                *["--tokens", str(config.train_tokens)],
+            ],
+            done=trained,
+        ),
+        _kept(
+            "accept length of the shipped draft, by replay", ["eval", str(draft), *replay], out / "eval-shipped.json"
+        ),
+        _kept("the two-minute draft beside it", ["eval", str(trained), *replay], out / "eval-trained.json"),
+        _kept(
+            "what SGLang and vLLM will do with the shipped draft",
+            [
+                *["check", str(draft), "--target", TARGET, "--for", "sglang==0.5.23", "--for", "vllm==0.33.0"],
+                *["--ledger", "--json"],
+            ],
+            out / "check.json",
+        ),
+        Step(
+            title="to the speculators format, the embedding from the target",
+            arguments=["convert", str(draft), "--to", "speculators", str(as_speculators), "--target", TARGET],
+            done=as_speculators,
+        ),
+        Step(
+            title="and back to SGLang's",
+            arguments=["convert", str(as_speculators), "--to", "sglang", str(back), "--target", TARGET],
+            done=back,
+        ),
+        _kept(
+            "plain against speculative decoding, beside the ceiling",
+            [
+                *["bench", "--engine", "eyas", "--target", TARGET, "--draft", str(draft), "--data", str(eval_rows)],
+                *["-k", str(config.bench_num_draft_tokens), "--json"],
+            ],
+            out / "bench.json",
+        ),
+        Step(
+            title="one page of it all",
+            arguments=["report", str(out), "-o", str(out / "report.html")],
+            done=out / "report.html.never",  # cheap, and made anew each time
+        ),
+    ]
+
+
+def _kept(title: str, arguments: Sequence[str], keeps: Path) -> Step:
+    return Step(title=title, arguments=arguments, done=keeps, keeps=keeps)
+
+
+def _run_step(title: str, step: Step) -> None:
+    _say(f"\n{title}")
+    if step.done.exists():
+        _say(f"  done before: {step.done} (delete it to do this step again)")
+        return
+    command = shlex.join(["eyas", *step.arguments])
+    _say(f"  $ {command}" + (f" > {step.keeps}" if step.keeps else ""))
+    _run_command(step.arguments, step.keeps)
+
+
+def _run_command(
+    arguments: Sequence[str], keeps: Path | None, run: Callable[[Sequence[str]], int] | None = None
+) -> None:
+    from eyas.cli.app import main
+
+    output = io.StringIO()
+    with redirect_stdout(output if keeps else sys.stderr):
+        code = (run or main)(arguments)
+    if code == 130:
+        raise KeyboardInterrupt
+    if code != 0:
+        raise DemoStepFailed(
+            f"`eyas {arguments[0]}` ended with exit code {code}",
+            shlex.join(["eyas", *arguments]),
+            "its own message stands above",
+            "mend that and run `eyas demo` again: the steps that are done are kept",
+        )
+    if keeps:
+        write_text(keeps, output.getvalue().strip().splitlines()[-1] + "\n")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

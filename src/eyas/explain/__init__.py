@@ -1,1 +1,0 @@
-"""Where accept length and time are lost."""

@@ -1,1 +1,0 @@
-"""Joins sibling packages for one command; imports lazily."""
