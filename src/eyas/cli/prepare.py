@@ -1,0 +1,91 @@
+"""`eyas prepare`: parse, call, render."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from eyas.cli.output import JsonFlag, emit, use_colour
+from eyas.cli.target_option import TargetName, target_folder
+from eyas.cli.terminal import Terminal
+from eyas.data.prepare import PrepareConfig, Prepared
+
+_DEFAULT = PrepareConfig()
+_LONGEST_EXAMPLE = 1600  # characters of the example row that are shown
+
+
+def prepare(
+    *,
+    target: TargetName,
+    data: Annotated[list[Path], Parameter(name="--data", consume_multiple=True, negative="")],
+    out: Path,
+    config: Annotated[PrepareConfig, Parameter(name="*")] = _DEFAULT,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    replace: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonFlag = False,
+) -> int:
+    """Conversations to tokenised rows with an exact loss mask: only what the target wrote is learned.
+
+    Shows one row with the supervised text marked, counts what is left out and why, and refuses masks that supervise
+    nothing or everything. Running it again with the same data, target and options says that the rows are there.
+
+    Parameters
+    ----------
+    data
+        JSONL files (also .gz, .xz), one conversation a line: {"messages": [{"role": ..., "content": ...}]}.
+    out
+        Folder for the rows; written aside and renamed.
+    dry_run
+        Count and show, write nothing.
+    replace
+        Swap out a folder that holds other rows.
+    """
+    from eyas.data.prepare import prepare as prepare_rows
+
+    talk = Terminal()
+    folder = target_folder(target, talk)
+    done = prepare_rows(folder, data, out, config, talk, dry_run=dry_run, replace=replace)
+    document = {
+        **done.manifest.as_document(),
+        "schema": "eyas.prepare/1",
+        "out": str(out),
+        "was_there": done.was_there,
+        "dry_run": dry_run,
+    }
+    return emit(document, _text(done, dry_run=dry_run, colour=use_colour()), json=json)
+
+
+def _text(done: Prepared, *, dry_run: bool, colour: bool) -> str:
+    manifest, lines = done.manifest, []
+    if done.example:
+        legend = "green" if colour else "between ⟦ and ⟧"
+        lines += [f"One row; the supervised text is {legend}:", _example(done.example, colour), ""]
+    share = manifest.num_supervised / manifest.num_tokens
+    lines.append(
+        f"{manifest.num_rows} rows, {manifest.num_tokens} tokens, {manifest.num_supervised} supervised ({share:.0%}),"
+        f" longest {manifest.longest}"
+    )
+    lines += [f"  left out or cut: {count} × {reason}" for reason, count in sorted(manifest.dropped.items())]
+    if not manifest.dropped:
+        lines.append("  nothing left out")
+    end = "there already" if done.was_there else "nothing written (--dry-run)" if dry_run else "written"
+    lines.append(f"{done.folder}: {end}, fingerprint {manifest.fingerprint}")
+    return "\n".join(lines)
+
+
+def _example(pieces: tuple[tuple[str, bool], ...], colour: bool) -> str:
+    before, after = ("\x1b[32m", "\x1b[0m") if colour else ("⟦", "⟧")
+    shown, left = [], _LONGEST_EXAMPLE
+    for text, is_supervised in pieces:
+        part = _printable(text[:left])
+        left -= len(text)
+        shown.append(f"{before}{part}{after}" if is_supervised else part)
+        if left <= 0:
+            shown.append(" …")
+            break
+    return "".join(shown)
+
+
+def _printable(text: str) -> str:
+    """Control characters made harmless: data must not steer the terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)

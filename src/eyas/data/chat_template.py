@@ -1,0 +1,198 @@
+"""Where the target's own words begin and end in a rendered conversation. Text only, no token ids.
+
+The boundaries come from the template itself: the rendering of all turns before an answer, with the generation prompt,
+is what the target reads; what the full rendering has after it is what it would have to write. Nothing is searched
+by patterns, so a template without `{% generation %}` tags works, and one that rewrites earlier turns is noticed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from eyas.data.conversation import Conversation
+from eyas.errors import EyasError
+
+
+class TemplateUnstable(EyasError):
+    """The template renders the same turns differently once a later turn is there."""
+
+    code = "template-unstable"
+
+
+class TemplateRewritesAnswer(EyasError):
+    """The answer as it stands in the data does not occur in the rendered text."""
+
+    code = "template-rewrites-answer"
+
+
+class TemplateFailed(EyasError):
+    """The template cannot render this conversation."""
+
+    code = "template-failed"
+
+
+class Tokenizer(Protocol):
+    """What is used of a `transformers` tokenizer."""
+
+    all_special_tokens: list[str]
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
+        """Render (tokenize=False)."""
+
+    def __call__(self, text: Any, **options: Any) -> Any:
+        """Token ids under `input_ids`."""
+
+    def decode(self, token_ids: Any, **options: Any) -> str:
+        """Text of ids."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of rendered text, tokenised on its own; supervised when the target wrote it."""
+
+    text: str
+    is_supervised: bool
+
+
+class ChatTemplate:
+    """A tokenizer's chat template with its options fixed.
+
+    Args:
+        tokenizer: with a `chat_template`.
+        closing: tokens that close a turn or a text; the first after an answer is supervised with it.
+        options: further variables for the template, such as `enable_thinking`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, closing: Sequence[str], options: Mapping[str, Any]) -> None:
+        self._tokenizer, self._options = tokenizer, dict(options)
+        self._closing = sorted(set(closing), key=len, reverse=True)
+
+    def render(self, conversation: Conversation, num_turns: int, *, for_generation: bool = False) -> str:
+        """Text of the first `num_turns` turns; `for_generation` adds what precedes the target's answer.
+
+        Raises:
+            TemplateFailed: the template refuses (it wants alternating roles, for instance).
+        """
+        from jinja2 import TemplateError
+
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                [dict(message) for message in conversation.messages[:num_turns]],
+                tools=conversation.tools,
+                tokenize=False,
+                add_generation_prompt=for_generation,
+                **self._options,
+            )
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
+            raise TemplateFailed(
+                "the chat template cannot render a conversation",
+                _where(conversation),
+                f"{type(error).__name__}: {error}",
+                "correct the record, or give the variable that the template wants",
+            ) from error
+        return text
+
+    def segments(self, conversation: Conversation) -> list[Segment]:
+        """The whole conversation up to its last answer, all answers supervised.
+
+        Raises:
+            TemplateUnstable: an earlier rendering is no prefix of a later one.
+            TemplateRewritesAnswer: an answer's text does not occur after its prompt.
+        """
+        turns = self._answers(conversation)
+        done, segments = "", list[Segment]()
+        for turn in turns:
+            prompt = self.render(conversation, turn, for_generation=True)
+            self._require_prefix(done, prompt, conversation, turn)
+            segments.append(Segment(prompt[len(done) :], False))
+            full = self.render(conversation, turn + 1)
+            self._require_prefix(prompt, full, conversation, turn)
+            is_cut = turn == turns[-1] and not conversation.is_finished
+            answer = self._answer(full[len(prompt) :], conversation, turn, is_cut=is_cut)
+            segments.extend(answer)
+            done = prompt + "".join(segment.text for segment in answer)
+        return [segment for segment in segments if segment.text]
+
+    def segments_by_turn(self, conversation: Conversation) -> list[list[Segment]]:
+        """One list per answer: its prompt as the target would read it, then the answer alone supervised."""
+        rows = []
+        for turn in self._answers(conversation):
+            is_last = turn == self._answers(conversation)[-1]
+            part = Conversation(
+                messages=conversation.messages[: turn + 1],
+                source=conversation.source,
+                line=conversation.line,
+                is_finished=conversation.is_finished or not is_last,
+                tools=conversation.tools,
+            )
+            prompt = self.render(part, turn, for_generation=True)
+            full = self.render(part, turn + 1)
+            self._require_prefix(prompt, full, conversation, turn)
+            answer = self._answer(full[len(prompt) :], part, turn, is_cut=not part.is_finished)
+            rows.append([segment for segment in (Segment(prompt, False), *answer) if segment.text])
+        return rows
+
+    @staticmethod
+    def _answers(conversation: Conversation) -> list[int]:
+        return [turn for turn, message in enumerate(conversation.messages) if message["role"] == "assistant"]
+
+    def _answer(self, text: str, conversation: Conversation, turn: int, *, is_cut: bool) -> list[Segment]:
+        """`text` as [inserted by the template, answer with its closing token]; what follows belongs to the next turn.
+
+        What a template puts before an answer that has no reasoning (empty think tags) was not written by the target.
+        """
+        message = conversation.messages[turn]
+        content = message.get("content") or ""
+        start = _find(text, content)
+        if start < 0:
+            content = content.strip()
+            start = _find(text, content)
+        if start < 0:
+            raise TemplateRewritesAnswer(
+                "the chat template changes the text of an answer",
+                f"{_where(conversation)}, turn {turn + 1}",
+                f"rendered as {text[:60]!r}, but the data says {content[:60]!r}",
+                "put reasoning into `reasoning_content`, or remove the markup that the template rewrites",
+            )
+        end = start + len(content)
+        if not is_cut:
+            end += self._closing_length(text[end:])
+        if message.get("reasoning_content") or message.get("tool_calls"):
+            if message.get("tool_calls") and not is_cut:
+                end = max(end, self._last_closing(text))
+            start = 0
+        return [Segment(text[:start], False), Segment(text[start:end], True)]
+
+    def _closing_length(self, rest: str) -> int:
+        """Characters up to and with the closing token, if it is the next thing but for white space."""
+        skipped = len(rest) - len(rest.lstrip())
+        for token in self._closing:
+            if rest[skipped:].startswith(token):
+                return skipped + len(token)
+        return 0
+
+    def _last_closing(self, text: str) -> int:
+        return max((text.rfind(token) + len(token) for token in self._closing if token in text), default=len(text))
+
+    @staticmethod
+    def _require_prefix(prefix: str, text: str, conversation: Conversation, turn: int) -> None:
+        if text.startswith(prefix):
+            return
+        same = next(
+            (i for i, (a, b) in enumerate(zip(prefix, text, strict=False)) if a != b), min(len(prefix), len(text))
+        )
+        raise TemplateUnstable(
+            "the chat template renders earlier turns differently once a later one is there",
+            f"{_where(conversation)}, turn {turn + 1}",
+            f"{prefix[same : same + 40]!r} became {text[same : same + 40]!r}: no mask over the whole would be exact",
+            "use `--turns split`: one row for each answer, with the prompt as the target would read it",
+        )
+
+
+def _find(text: str, content: str) -> int:
+    """Where `content` is; at the very start if it is there too (an answer may repeat what a template inserts)."""
+    return 0 if text.startswith(content) else text.find(content)
+
+
+def _where(conversation: Conversation) -> str:
+    return f"data file {conversation.source + 1}, record {conversation.line}"

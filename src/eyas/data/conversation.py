@@ -1,0 +1,53 @@
+"""A conversation as data: turns, and where it was read. Knows the formats' common meaning, no tokenizer."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """One record.
+
+    Attributes:
+        messages: turns as chat templates take them: `role`, `content`, and what else the template knows
+            (`reasoning_content`, `tool_calls` ...).
+        source: index of the data file.
+        line: 1-based line or record number in it.
+        is_finished: the last answer ended by itself; False when it was cut off, so that nobody learns to stop there.
+        tools: tool descriptions for the template.
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    source: int
+    line: int
+    is_finished: bool = True
+    tools: Sequence[Mapping[str, Any]] | None = None
+
+
+def why_unusable(conversation: Conversation) -> str | None:
+    """The reason to drop a conversation before it is tokenised, None if there is none."""
+    messages = conversation.messages
+    if not messages:
+        return "no messages"
+    if any(message.get("role") not in ROLES for message in messages):
+        return f"a role other than {', '.join(ROLES)}"
+    if not any(message["role"] == "assistant" for message in messages):
+        return "no assistant turn"
+    if messages[0]["role"] == "assistant":
+        return "starts with an assistant turn"
+    for before, message in pairwise(messages):
+        if before["role"] == message["role"] and message["role"] != "tool":
+            return "two turns of one role in a row"
+    if any(_is_empty(message) for message in messages if message["role"] == "assistant"):
+        return "an empty assistant turn"
+    return None
+
+
+def _is_empty(message: Mapping[str, Any]) -> bool:
+    content = message.get("content")
+    has_text = isinstance(content, str) and bool(content.strip())
+    return not (has_text or message.get("tool_calls") or message.get("reasoning_content"))

@@ -1,0 +1,62 @@
+"""Segments of text to token ids with a loss mask, proven by decoding them again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eyas.data.chat_template import Segment, Tokenizer
+from eyas.errors import EyasError
+
+
+class TokensNotText(EyasError):
+    """Token ids of the segments do not decode to the rendered text."""
+
+    code = "tokens-not-text"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRow:
+    """One row.
+
+    Attributes:
+        token_ids: T ids in the target's vocabulary.
+        is_supervised: T flags, true where the target wrote the token.
+    """
+
+    token_ids: tuple[int, ...]
+    is_supervised: tuple[bool, ...]
+
+    @property
+    def num_supervised(self) -> int:
+        """Tokens that carry loss."""
+        return sum(self.is_supervised)
+
+    def cut(self, max_length: int) -> "TokenRow":
+        """The first `max_length` tokens."""
+        return TokenRow(self.token_ids[:max_length], self.is_supervised[:max_length])
+
+
+def tokenise(segments: Sequence[Segment], tokenizer: Tokenizer, where: str) -> TokenRow:
+    """Each segment tokenised on its own, so that the mask is exact and a prompt's ids are those a server would see.
+
+    Args:
+        segments: a rendered conversation.
+        tokenizer: the target's.
+        where: the record, for the message.
+
+    Raises:
+        TokensNotText: decoding gives another text: the tokenizer adds or eats characters at the seams.
+    """
+    encoded = tokenizer([segment.text for segment in segments], add_special_tokens=False)["input_ids"]
+    ids = [token for part in encoded for token in part]
+    text = "".join(segment.text for segment in segments)
+    decoded = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    if decoded != text:
+        same = next((i for i, (a, b) in enumerate(zip(decoded, text, strict=False)) if a != b), 0)
+        raise TokensNotText(
+            "token ids do not decode to the text they were made from",
+            where,
+            f"{text[max(0, same - 20) : same + 20]!r} came back as {decoded[max(0, same - 20) : same + 20]!r}",
+            "remove the record if its text is broken; for every record, the tokenizer cannot be used piece by piece",
+        )
+    flags = [segment.is_supervised for segment, part in zip(segments, encoded, strict=True) for _ in part]
+    return TokenRow(tuple(ids), tuple(flags))

@@ -1,0 +1,97 @@
+"""The folder that `eyas prepare` writes and `eyas train` reads: tokenised rows and where they came from.
+
+    ROWS/manifest.json      this schema
+    ROWS/rows.safetensors   token_ids I32 [N], is_supervised BOOL [N], row_starts I64 [R + 1] (row r is
+                            token_ids[row_starts[r] : row_starts[r + 1]]), source_file I32 [R] (index into `sources`),
+                            source_line I64 [R] (1-based line or record number in that file)
+
+A token is supervised when the target wrote it: the answer and the token that closes the turn.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.errors import EyasError
+
+SCHEMA = "eyas.rows/1"
+MANIFEST = "manifest.json"
+TENSORS = "rows.safetensors"
+
+
+class RowsUnreadable(EyasError):
+    """The folder is none that `eyas prepare` wrote, or it is damaged."""
+
+    code = "rows-unreadable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One data file: its name, the fingerprint of its bytes, and its number of records."""
+
+    name: str
+    fingerprint: str
+    num_records: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsManifest:
+    """What a folder of rows is.
+
+    Attributes:
+        fingerprint: of everything that decides the rows: data, tokenizer, template, options. Same fingerprint, same
+            rows.
+        tokenizer, template: fingerprints; a draft may only be trained on rows of its target's own.
+        template_options: extra variables given to the chat template.
+        sources: the data files in order.
+        options: the options of `eyas prepare` that shape rows.
+        num_rows, num_tokens, num_supervised, longest: counts over the rows kept; the last is in tokens.
+        dropped: reason -> number of records left out.
+        notes: what was defaulted or masked on the way, for a person.
+    """
+
+    fingerprint: str
+    tokenizer: str
+    template: str
+    template_options: Mapping[str, Any]
+    sources: tuple[Source, ...]
+    options: Mapping[str, Any]
+    num_rows: int
+    num_tokens: int
+    num_supervised: int
+    longest: int
+    dropped: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+    def as_document(self) -> dict[str, Any]:
+        """The manifest as a JSON object."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def write_manifest(manifest: RowsManifest, folder: Path) -> None:
+    """Write `manifest.json` into a folder that is still aside."""
+    (folder / MANIFEST).write_text(json.dumps(manifest.as_document(), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_manifest(folder: Path) -> RowsManifest:
+    """The manifest of a folder of rows.
+
+    Raises:
+        RowsUnreadable: there is none, it is of another schema, or fields are missing.
+    """
+    try:
+        document = json.loads((folder / MANIFEST).read_text())
+        schema = document.pop("schema", None)
+        if schema != SCHEMA:
+            raise ValueError(f"schema is {schema!r}, wanted {SCHEMA!r}")
+        sources = tuple(Source(**source) for source in document.pop("sources"))
+        return RowsManifest(sources=sources, notes=tuple(document.pop("notes")), **document)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RowsUnreadable(
+            f"{folder} is no folder of tokenised rows",
+            str(folder / MANIFEST),
+            f"{type(error).__name__}: {error}",
+            "make one with `eyas prepare --target T --data F --out ROWS`",
+        ) from error
