@@ -12,7 +12,7 @@ SWITCHES = {
     "norm per state": {"aux_norm": "per-state"},
     "post-norm feedback": {"feedback": "post-norm"},
     "q/k norm": {"qk_norm": True},
-    "biases": {"attention_bias": True},
+    "biases": {"attention_bias": True, "mlp_bias": True, "fc_bias": True},
     "two layers": {"num_layers": 2},
     "all heads own keys": {"num_kv_heads": 4},
     "partial rope": {"rope": Rope(partial_rotary_factor=0.5)},
@@ -34,6 +34,11 @@ SWITCHES = {
     },
     "full vocabulary": {"draft_vocab_size": 40},
     "sliding window": {"sliding_window": 5},
+    "window in one of two layers": {
+        "sliding_window": 5,
+        "num_layers": 2,
+        "layer_types": ("full_attention", "sliding_attention"),
+    },
     "head of the target": {"head": "target", "draft_vocab_size": 40, "embedding": "target"},
     "tied head": {"head": "tied", "draft_vocab_size": 40},
 }

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from eyas.contract.draft_spec import DraftSpec
 from eyas.models.attention import Backend, cached_attention, ttt_attention
 from eyas.models.draft_cache import DraftCache
-from eyas.models.draft_layer import Attend, DraftLayer, has_bias
+from eyas.models.draft_layer import Attend, DraftLayer, window_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Eagle3Draft(nn.Module):
             if spec.aux_norm == "per-state"
             else None
         )
-        self.fc = nn.Linear(fused_width, spec.hidden_size, bias=has_bias(spec, "fc"))
+        self.fc = nn.Linear(fused_width, spec.hidden_size, bias=spec.fc_bias)
         self.layers = nn.ModuleList(DraftLayer(spec, i) for i in range(spec.num_layers))
         self.norm = nn.RMSNorm(spec.hidden_size, eps=spec.rms_norm_eps)
         self.embed_tokens = nn.Embedding(spec.vocab_size, spec.hidden_size) if spec.embedding == "own" else None
@@ -157,7 +157,7 @@ class Eagle3Draft(nn.Module):
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = cache.append(layer, key, value)
             scale: float = self.layers[layer].self_attn.scale  # type: ignore[union-attr, assignment]
-            return cached_attention(query, keys, values, scale=scale, window=self.spec.sliding_window)
+            return cached_attention(query, keys, values, scale=scale, window=window_of(self.spec, layer))
 
         state, normed = self._run_layers(tokens, g, positions, attend)
         return state, self.head(normed)
@@ -188,7 +188,7 @@ class Eagle3Draft(nn.Module):
             keys[layer].append(key)
             values[layer].append(value)
             scale: float = self.layers[layer].self_attn.scale  # type: ignore[union-attr, assignment]
-            window = self.spec.sliding_window
+            window = window_of(self.spec, layer)
             return ttt_attention(query, keys[layer], values[layer], scale=scale, window=window, backend=backend)
 
         for j in range(num_steps):

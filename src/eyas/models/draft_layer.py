@@ -39,16 +39,11 @@ class DraftAttention(nn.Module):
         super().__init__()
         self.index, self.head_dim = index, spec.head_dim
         width = 2 * spec.hidden_size if index == 0 else spec.hidden_size
-        prefix = f"layers.{index}.self_attn"
-
-        def linear(name: str, num_in: int, num_out: int) -> nn.Linear:
-            by_default = spec.attention_bias and name != "o_proj"
-            return nn.Linear(num_in, num_out, bias=has_bias(spec, f"{prefix}.{name}", by_default))
-
-        self.q_proj = linear("q_proj", width, spec.num_heads * spec.head_dim)
-        self.k_proj = linear("k_proj", width, spec.num_kv_heads * spec.head_dim)
-        self.v_proj = linear("v_proj", width, spec.num_kv_heads * spec.head_dim)
-        self.o_proj = linear("o_proj", spec.num_heads * spec.head_dim, spec.hidden_size)
+        has_bias, out_bias = spec.attention_bias, f"layers.{index}.self_attn.o_proj.bias" in spec.tensors
+        self.q_proj = nn.Linear(width, spec.num_heads * spec.head_dim, bias=has_bias)
+        self.k_proj = nn.Linear(width, spec.num_kv_heads * spec.head_dim, bias=has_bias)
+        self.v_proj = nn.Linear(width, spec.num_kv_heads * spec.head_dim, bias=has_bias)
+        self.o_proj = nn.Linear(spec.num_heads * spec.head_dim, spec.hidden_size, bias=out_bias)
         self.q_norm = nn.RMSNorm(spec.head_dim, eps=spec.rms_norm_eps) if spec.qk_norm else None
         self.k_norm = nn.RMSNorm(spec.head_dim, eps=spec.rms_norm_eps) if spec.qk_norm else None
         self.rotary = Rotary(spec.rope, spec.head_dim, spec.max_position_embeddings)
@@ -72,7 +67,7 @@ class DraftAttention(nn.Module):
 class DraftMlp(nn.Module):
     """down(act(gate(x)) * up(x))."""
 
-    def __init__(self, spec: DraftSpec, index: int) -> None:
+    def __init__(self, spec: DraftSpec) -> None:
         super().__init__()
         if spec.activation not in _ACTIVATIONS:
             raise ActivationUnknown(
@@ -81,10 +76,10 @@ class DraftMlp(nn.Module):
                 f"eyas computes {sorted(_ACTIVATIONS)}",
                 "correct the key, or report the draft",
             )
-        wide, prefix = spec.intermediate_size, f"layers.{index}.mlp"
-        self.gate_proj = nn.Linear(spec.hidden_size, wide, bias=has_bias(spec, f"{prefix}.gate_proj"))
-        self.up_proj = nn.Linear(spec.hidden_size, wide, bias=has_bias(spec, f"{prefix}.up_proj"))
-        self.down_proj = nn.Linear(wide, spec.hidden_size, bias=has_bias(spec, f"{prefix}.down_proj"))
+        wide, has_bias = spec.intermediate_size, spec.mlp_bias
+        self.gate_proj = nn.Linear(spec.hidden_size, wide, bias=has_bias)
+        self.up_proj = nn.Linear(spec.hidden_size, wide, bias=has_bias)
+        self.down_proj = nn.Linear(wide, spec.hidden_size, bias=has_bias)
         self.activation = _ACTIVATIONS[spec.activation]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,7 +105,7 @@ class DraftLayer(nn.Module):
         self.hidden_norm = norm() if self.is_first else None
         self.self_attn = attention_of(spec, index)
         self.post_attention_layernorm = norm()
-        self.mlp = DraftMlp(spec, index)
+        self.mlp = DraftMlp(spec)
 
     def forward(self, embedding: Tensor, state: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """The state after this layer, [B, T, H].
@@ -154,6 +149,7 @@ class DraftClassUnsupported(EyasError):
     code = "draft-class-unsupported"
 
 
-def has_bias(spec: DraftSpec, module: str, by_default: bool = False) -> bool:
-    """Whether `module` has a bias: what the checkpoint holds decides; `by_default` for a draft without one yet."""
-    return f"{module}.bias" in spec.tensors if spec.tensors else by_default
+def window_of(spec: DraftSpec, index: int) -> int | None:
+    """Positions that layer `index` sees, itself included; None for all."""
+    slides = not spec.layer_types or spec.layer_types[index] == "sliding_attention"
+    return spec.sliding_window if slides else None

@@ -1,0 +1,57 @@
+"""Where and in what a model computes: dtype and device, checked before anything is loaded."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from eyas.errors import EnvironmentMissing, EyasError
+
+DtypeName = Literal["float32", "bfloat16", "float16"]
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class PlacementInvalid(EyasError):
+    """A dtype or device that does not exist."""
+
+    code = "placement-invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A dtype and a device that are really there."""
+
+    dtype: torch.dtype
+    device: torch.device
+
+
+def place(dtype: str, device: str) -> Placement:
+    """The placement that `--dtype` and `--device` mean.
+
+    Args:
+        dtype: "float32", "bfloat16" or "float16".
+        device: "cpu", "cuda", "cuda:N", or "auto": the first GPU where there is one.
+
+    Raises:
+        PlacementInvalid: no such name.
+        EnvironmentMissing: a GPU was asked for and torch sees none (or not that many).
+    """
+    if dtype not in _DTYPES:
+        raise PlacementInvalid(
+            f"no dtype '{dtype}'", "--dtype", f"known are {', '.join(_DTYPES)}", "choose one of them"
+        )
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        why = str(error).splitlines()[0]
+        raise PlacementInvalid(f"no device '{device}'", "--device", why, "use cpu, cuda, cuda:N or auto") from None
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise EnvironmentMissing(
+            f"no device {device}",
+            "--device",
+            f"torch {torch.__version__} sees {torch.cuda.device_count()} GPUs",
+            "use --device cpu, or install a torch that fits this machine's driver",
+        )
+    return Placement(_DTYPES[dtype], chosen)

@@ -1,0 +1,210 @@
+"""`Target`: any `transformers` causal model as a draft sees it: states at the boundaries, last state, logits.
+
+Boundary n is the hidden state after n decoder layers: 0 the embedding, N the state *before* the final norm. (The last
+entry of transformers' `output_hidden_states` is after the norm; hooks on the layers are not misled by that.)
+
+Shapes: B rows, T positions, Ht target hidden, A aux states, V target vocabulary.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, DynamicCache, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from eyas.errors import EyasError
+from eyas.models.placement import Placement
+from eyas.models.target_parts import find_target_parts
+
+
+class TargetUnloadable(EyasError):
+    """transformers cannot load the folder as a causal language model."""
+
+    code = "target-unloadable"
+
+
+class AuxBoundaryMissing(EyasError):
+    """A boundary that the target does not have, or whose state is not one vector per position."""
+
+    code = "aux-boundary-missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetStates:
+    """What one pass of the target gives.
+
+    Attributes:
+        aux: [B, T, A * Ht], boundaries in the order asked for.
+        last: [B, T, Ht] after the final norm, what the head reads.
+    """
+
+    aux: Tensor
+    last: Tensor
+
+
+class Target:
+    """A target in memory. Eval mode, no gradients wanted of it.
+
+    Args:
+        model: a `transformers` model with a language-model head.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.parts = find_target_parts(model)
+        self.text_config = model.config.get_text_config(decoder=True)
+        # transformers 5.24 renamed the argument; the old name goes in 5.40.
+        parameters = inspect.signature(self.parts.text_model.forward).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+
+    @classmethod
+    def load(cls, folder: Path, placement: Placement) -> "Target":
+        """The model in `folder`, all on one device.
+
+        Raises:
+            TargetUnloadable: transformers says no.
+            TargetPartMissing: it has no part that a draft needs.
+        """
+        options: dict[str, Any] = {"dtype": placement.dtype, "local_files_only": True}
+        with _quiet():
+            try:
+                try:
+                    model = AutoModelForCausalLM.from_pretrained(folder, **options)
+                except ValueError:  # a multimodal config: no causal class of its own
+                    model = AutoModelForImageTextToText.from_pretrained(folder, **options)
+            except (OSError, ValueError, KeyError, ImportError) as error:
+                raise TargetUnloadable(
+                    f"cannot load the target {folder}",
+                    str(folder),
+                    str(error).splitlines()[0],
+                    "check the folder with `eyas header`, or upgrade transformers",
+                ) from error
+        return cls(model.to(placement.device))
+
+    @property
+    def num_layers(self) -> int:
+        """Number of decoder layers, N."""
+        return len(self.parts.layers)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of a state, Ht."""
+        return int(self.parts.embedding.shape[1])
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding, padding included, V."""
+        return int(self.parts.embedding.shape[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.parts.embedding.device
+
+    def new_cache(self) -> DynamicCache:
+        """An empty key/value cache for `forward`."""
+        return DynamicCache(config=self.text_config)
+
+    @torch.no_grad()
+    def forward(
+        self, input_ids: Tensor, aux_boundaries: Sequence[int] = (), *, cache: DynamicCache | None = None
+    ) -> TargetStates:
+        """One pass over `input_ids` [B, T], causal; rows are padded on the right, if at all.
+
+        Args:
+            input_ids: token ids; with a cache, those after the cached ones.
+            aux_boundaries: which states to give, in `fc` order, each 0 … N.
+            cache: read and extended; None to keep nothing.
+
+        Raises:
+            AuxBoundaryMissing: a boundary outside 0 … N, or a layer that gives no [B, T, Ht] state.
+        """
+        self._check_boundaries(aux_boundaries)
+        with self._captured(set(aux_boundaries)) as by_boundary:
+            options = {self._cache_argument: cache, "use_cache": cache is not None}
+            out = self.parts.text_model(input_ids=input_ids, **options)
+        return TargetStates(aux=self._concat(by_boundary, aux_boundaries, input_ids), last=out.last_hidden_state)
+
+    @torch.no_grad()
+    def logits(self, last: Tensor) -> Tensor:
+        """[..., V] from states after the final norm, with the model's own scaling or soft cap."""
+        config = self.text_config
+        logits = F.linear(last, self.parts.head)
+        if (divisor := getattr(config, "logits_scaling", None)) is not None:
+            logits = logits / divisor
+        if (factor := getattr(config, "logit_scale", None)) is not None:
+            logits = logits * factor
+        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
+            logits = torch.tanh(logits / cap) * cap
+        return logits
+
+    def _check_boundaries(self, aux_boundaries: Sequence[int]) -> None:
+        for boundary in aux_boundaries:
+            if not 0 <= boundary <= self.num_layers:
+                raise AuxBoundaryMissing(
+                    f"no hidden states for aux boundary {boundary}",
+                    f"{type(self.model).__name__} with {self.num_layers} layers, wanted {list(aux_boundaries)}",
+                    f"boundaries count the decoder layers applied: 0 … {self.num_layers}",
+                    "give the boundaries the draft was trained on, or the target it was trained for",
+                )
+
+    @contextmanager
+    def _captured(self, boundaries: set[int]) -> Iterator[dict[int, Any]]:
+        """Hooks that fill boundary -> state during one pass, and are gone after it."""
+        by_boundary: dict[int, Any] = {}
+        handles = []
+
+        def keep_output(boundary: int) -> Any:
+            def hook(module: Any, args: Any, output: Any) -> None:
+                by_boundary[boundary] = output[0] if isinstance(output, tuple) else output
+
+            return hook
+
+        def keep_input(module: Any, args: Any, kwargs: Any) -> None:
+            by_boundary[0] = args[0] if args else kwargs.get("hidden_states")
+
+        for boundary in boundaries:
+            if boundary == 0:
+                handles.append(self.parts.layers[0].register_forward_pre_hook(keep_input, with_kwargs=True))
+            else:
+                handles.append(self.parts.layers[boundary - 1].register_forward_hook(keep_output(boundary)))
+        try:
+            yield by_boundary
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _concat(self, by_boundary: dict[int, Any], aux_boundaries: Sequence[int], input_ids: Tensor) -> Tensor:
+        wanted = (*input_ids.shape, self.hidden_size)
+        for boundary in aux_boundaries:
+            state = by_boundary.get(boundary)
+            if not isinstance(state, Tensor) or tuple(state.shape) != wanted:
+                got = tuple(state.shape) if isinstance(state, Tensor) else type(state).__name__
+                raise AuxBoundaryMissing(
+                    f"no hidden states for aux boundary {boundary}",
+                    f"{type(self.model).__name__}: layer {boundary - 1} gave {got}, wanted {wanted}",
+                    "a draft reads one state of the target's width per position",
+                    "report the model class; drafts for it cannot be evaluated or trained by this version",
+                )
+        if not aux_boundaries:
+            return torch.empty(*input_ids.shape, 0, device=input_ids.device)
+        return torch.cat([by_boundary[boundary] for boundary in aux_boundaries], -1)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers' own progress bars off: `Talk` is how eyas speaks."""
+    was_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()

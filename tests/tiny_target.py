@@ -1,0 +1,75 @@
+"""Tiny random targets of many architectures, without tokenizers or files."""
+
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+MOE = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {},
+    "qwen2": {},
+    "qwen3": {},
+    "qwen3_moe": MOE,
+    "gpt_oss": {**MOE, "sliding_window": 8},
+    "deepseek_v3": {
+        **MOE,
+        "n_routed_experts": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "kv_lora_rank": 16,
+        "q_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "num_key_value_heads": 4,
+    },
+    "gemma2": {"sliding_window": 8},
+    "gemma3_text": {"sliding_window": 8},
+    "llama4_text": {**MOE, "intermediate_size_mlp": 48, "attention_chunk_size": 64},
+    "granite": {"logits_scaling": 4.0},
+    "cohere": {"logit_scale": 0.25},
+}
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "image_size": 28,
+}
+NESTED: dict[str, dict[str, Any]] = {
+    "gemma3": {"vision_config": {**VISION, "patch_size": 14}, "mm_tokens_per_image": 4},
+    "llama4": {"vision_config": {**VISION, "patch_size": 14, "vision_output_dim": 16}},
+}
+
+
+def tiny_target(kind: str = "llama", seed: int = 0, **changes: Any) -> PreTrainedModel:
+    """A random model of one architecture; weights wide enough that argmaxes differ between positions."""
+    torch.manual_seed(seed)
+    if kind in NESTED:
+        text = {**SMALL, **CONFIGS.get(f"{kind}_text", {}), **changes, "model_type": f"{kind}_text"}
+        config = AutoConfig.for_model(kind, text_config=text, **NESTED[kind])
+        model = AutoModelForImageTextToText.from_config(config)
+    else:
+        config = AutoConfig.for_model(kind, **{**SMALL, **CONFIGS[kind], **changes})
+        model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 0.2)
+    return model.float().eval()
