@@ -1,0 +1,232 @@
+"""Are a server's greedy answers the target's own? Compared by token; a divergence is weighed by the target itself.
+
+Lower precision and other batch shapes flip near-ties (M = 1 against M = K + 1 rows: vllm#54506), so a first difference
+alone proves nothing. At each first difference the server is asked for the target's own next-token log-probabilities
+after the agreed prefix (one token, so no draft is involved): a small gap is a near-tie, a large one a wrong answer.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eyas.client.address import ServerAddress, ServerRefused, translated_errors
+from eyas.client.openai_api import GenerationOptions, generate
+from eyas.errors import EyasError
+
+if TYPE_CHECKING:
+    import httpx
+
+NEAR_TIE_NATS = 0.5
+_TOP = 5
+
+
+class ExpectFileInvalid(EyasError):
+    """The file given with --expect has no rows of token ids."""
+
+    code = "expect-file-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedAnswer:
+    """The target's own greedy answer to one prompt, as token ids."""
+
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """The first token in which an answer differs from the expected one.
+
+    Attributes:
+        row: index in the file, from 0. position: index in the answer, from 0.
+        expected, got: token ids; None = the answer had ended.
+        gap_nats: log-probability of `got` minus that of `expected` by the target after the agreed prefix; positive when
+            the target now prefers `got`. None = could not be asked.
+    """
+
+    row: int
+    position: int
+    expected: int | None
+    got: int | None
+    gap_nats: float | None
+
+    @property
+    def is_near_tie(self) -> bool | None:
+        """Whether the target finds both tokens nearly as good; None = not known."""
+        return None if self.gap_nats is None else abs(self.gap_nats) < NEAR_TIE_NATS
+
+    @property
+    def is_targets_choice(self) -> bool:
+        """The served target prefers what was answered: the expectation comes from another precision or target."""
+        return self.gap_nats is not None and self.gap_nats >= NEAR_TIE_NATS
+
+    @property
+    def is_wrong(self) -> bool:
+        """The target clearly prefers the expected token: speculation changed the answer."""
+        return self.gap_nats is not None and self.gap_nats <= -NEAR_TIE_NATS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losslessness:
+    """How the answers compare.
+
+    Attributes:
+        num_compared: answers; num_tokens: tokens compared (up to each first difference).
+        divergences: one per answer that differs.
+        note: why something was not compared.
+    """
+
+    num_compared: int
+    num_equal: int
+    num_tokens: int
+    divergences: tuple[Divergence, ...] = ()
+    note: str = ""
+
+    @property
+    def is_broken(self) -> bool:
+        """Some answer is not what the served target itself would say."""
+        return any(d.is_wrong for d in self.divergences)
+
+    def __str__(self) -> str:
+        if not self.num_compared:
+            return f"answers not compared: {self.note}"
+        head = (
+            f"{self.num_equal} of {self.num_compared} answers equal the target's own ({self.num_tokens} tokens agreed)"
+        )
+        if not self.divergences:
+            return head
+        first = min(self.divergences, key=lambda d: d.position)
+        return f"{head}; first divergence: {_describe(first)}" + (f"; {self.note}" if self.note else "")
+
+
+def read_expected(path: Path, *, limit: int = 8) -> tuple[ExpectedAnswer, ...]:
+    """The first `limit` rows of a JSON-lines file with `prompt_ids` and `response_ids`.
+
+    Raises:
+        ExpectFileInvalid: unreadable, no such rows, or ids that are no integers.
+    """
+    try:
+        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        rows = [_row(json.loads(line)) for line in lines[:limit]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _invalid(path, f"{type(error).__name__}: {error}") from error
+    if not rows:
+        raise _invalid(path, "it is empty")
+    return tuple(rows)
+
+
+def compare_answers(
+    http: "httpx.Client", address: ServerAddress, expected: Iterable[ExpectedAnswer], *, max_tokens: int = 128
+) -> Losslessness:
+    """Ask for each answer greedily and compare.
+
+    Raises:
+        ServerUnreachable, ServerRefused: the server does not answer.
+    """
+    divergences: list[Divergence] = []
+    compared = equal = agreed = 0
+    for row, want in enumerate(expected):
+        length = min(len(want.response_ids), max_tokens)
+        answer = generate(http, address, want.prompt_ids, GenerationOptions(max_new_tokens=length))
+        if answer.output_ids is None:
+            return Losslessness(num_compared=0, num_equal=0, num_tokens=0, note="the server gives no token ids")
+        compared += 1
+        place = first_difference(want.response_ids[:length], answer.output_ids)
+        agreed += length if place is None else place
+        if place is None:
+            equal += 1
+            continue
+        wanted = want.response_ids[place] if place < length else None
+        got = answer.output_ids[place] if place < len(answer.output_ids) else None
+        prefix = (*want.prompt_ids, *want.response_ids[:place])
+        gap = _gap(http, address, prefix, wanted, got)
+        divergences.append(Divergence(row=row, position=place, expected=wanted, got=got, gap_nats=gap))
+    return Losslessness(num_compared=compared, num_equal=equal, num_tokens=agreed, divergences=tuple(divergences))
+
+
+def first_difference(expected: Sequence[int], got: Sequence[int]) -> int | None:
+    """Index of the first token that differs or is missing on one side; None if equal."""
+    for index, (a, b) in enumerate(zip(expected, got, strict=False)):
+        if a != b:
+            return index
+    return None if len(expected) == len(got) else min(len(expected), len(got))
+
+
+def next_token_logprobs(http: "httpx.Client", address: ServerAddress, prefix: Sequence[int]) -> dict[int, float]:
+    """The target's most likely next tokens after a prefix: token id -> log-probability; {} if the server won't say.
+
+    Raises:
+        ServerUnreachable: the server does not answer.
+    """
+    native = address.kind == "sglang"
+    route = "/generate" if native else "/v1/completions"
+    sampling = {"temperature": 0.0, "max_new_tokens": 1}
+    body: dict[str, Any] = (
+        {"input_ids": list(prefix), "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": _TOP}
+        if native
+        else {"model": address.model or "default", "prompt": list(prefix), "max_tokens": 1, "temperature": 0.0}
+        | {"logprobs": _TOP, "return_tokens_as_token_ids": True}
+    )
+    try:
+        with translated_errors(address, route):
+            response = http.post(route, json=body)
+            response.raise_for_status()
+            answer = response.json()
+    except (ServerRefused, ValueError):
+        return {}
+    return _sglang_logprobs(answer) if native else _openai_logprobs(answer)
+
+
+def _gap(
+    http: "httpx.Client", address: ServerAddress, prefix: Sequence[int], expected: int | None, got: int | None
+) -> float | None:
+    if expected is None or got is None:
+        return None
+    top = next_token_logprobs(http, address, prefix)
+    if not top:
+        return None
+    # A token outside the listed ones is at most as likely as the least of them.
+    floor = min(top.values())
+    if expected not in top and got not in top:
+        return None
+    return top.get(got, floor) - top.get(expected, floor)
+
+
+def _sglang_logprobs(answer: Mapping[str, Any]) -> dict[int, float]:
+    rows = (answer.get("meta_info") or {}).get("output_top_logprobs") or []
+    return {int(entry[1]): float(entry[0]) for entry in (rows[0] if rows else [])}
+
+
+def _openai_logprobs(answer: Mapping[str, Any]) -> dict[int, float]:
+    choice = (answer.get("choices") or [{}])[0]
+    top = ((choice.get("logprobs") or {}).get("top_logprobs") or [{}])[0] or {}
+    named = {name.removeprefix("token_id:"): value for name, value in top.items()}
+    return {int(name): float(value) for name, value in named.items() if name.isdigit()}
+
+
+def _describe(divergence: Divergence) -> str:
+    words = f"row {divergence.row}, token {divergence.position}: {divergence.expected} expected, {divergence.got} got"
+    if divergence.gap_nats is None:
+        return f"{words} (the target's own preference could not be asked)"
+    if divergence.is_near_tie:
+        return f"{words} (a near-tie of the target: {divergence.gap_nats:+.2f} nats; numerics, not a fault)"
+    if divergence.is_wrong:
+        return f"{words} (the served target itself prefers the expected one by {-divergence.gap_nats:.2f} nats)"
+    return f"{words} (the served target prefers it by {divergence.gap_nats:.2f} nats: another target or precision)"
+
+
+def _row(value: Any) -> ExpectedAnswer:
+    ids = {name: tuple(int(i) for i in value[name]) for name in ("prompt_ids", "response_ids")}
+    return ExpectedAnswer(**ids)
+
+
+def _invalid(path: Path, why: str) -> ExpectFileInvalid:
+    return ExpectFileInvalid(
+        f"{path} gives no expected answers",
+        f"--expect {path}",
+        why,
+        'give JSON lines with "prompt_ids" and "response_ids": the target\'s own greedy answers as token ids',
+    )
