@@ -82,13 +82,33 @@ def default_boundaries(num_layers: int) -> tuple[int, int, int]:
     return 2, num_layers // 2, num_layers - 3
 
 
-def guess_convention(ids: Sequence[int], num_layers: int | None, *, is_mla: bool) -> tuple[Convention, str]:
+# language models whose SGLang class reads ids by the first one (deepseek_v2.py and what derives from it)
+_DEEPSEEK = ("deepseek", "kimi_k2", "kimi_k25", "glm_moe_dsa", "mistral_large_3")
+
+
+def sglang_convention(text_model_type: str | None, *, is_mla: bool) -> Convention:
+    """How SGLang since 0.5.17 reads the ids of a draft for this target; older versions: see `engines/`.
+
+    Args:
+        text_model_type: of the target, None when unknown.
+        is_mla: an MLA draft; these serve DeepSeek and Kimi targets.
+    """
+    if text_model_type == "gpt_oss":
+        return "last-is-n"
+    if is_mla or (text_model_type or "").startswith(_DEEPSEEK):
+        return "first-is-1"
+    return "after-layer"
+
+
+def guess_convention(
+    ids: Sequence[int], num_layers: int | None, text_model_type: str | None, *, is_mla: bool
+) -> tuple[Convention, str]:
     """The convention of ids nested in `eagle_config`, where projects disagree, and the reason for a person.
 
     Args:
         ids: as written.
-        num_layers: layers of the target, None when unknown.
-        is_mla: an MLA draft; these serve DeepSeek and Kimi targets, where SGLang reads ids by the first one.
+        num_layers, text_model_type: of the target, None when unknown.
+        is_mla: an MLA draft.
     """
     if num_layers is not None:
         defaults = default_boundaries(num_layers)
@@ -96,6 +116,5 @@ def guess_convention(ids: Sequence[int], num_layers: int | None, *, is_mla: bool
             return "boundary", f"they are the default boundaries of a {num_layers}-layer target"
         if tuple(index + 1 for index in ids) == defaults:
             return "after-layer", f"one more each gives the default boundaries of a {num_layers}-layer target"
-    if is_mla:
-        return "first-is-1", "an MLA draft: counted after layers only if the first id is 1 (SGLang's rule)"
-    return "after-layer", "ids in eagle_config count after layers (SGLang, SpecForge, ModelOpt)"
+    convention = sglang_convention(text_model_type, is_mla=is_mla)
+    return convention, f"ids in eagle_config, read as SGLang reads them for this target ({convention})"

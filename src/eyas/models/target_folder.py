@@ -2,7 +2,6 @@
 
 import difflib
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from eyas.errors import EnvironmentMissing, EyasError
@@ -25,29 +24,6 @@ class TargetIncomplete(EyasError):
     """The folder is there but is no Hugging Face model with safetensors weights."""
 
     code = "target-incomplete"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetIdentity:
-    """What a draft must be served with to be the draft that was trained: fingerprints, 16 hex digits each.
-
-    Attributes:
-        config: of config.json's content.
-        weights: of the weight files' names, sizes and three samples of 64 KiB each (start, middle, end): reading a
-            terabyte to name it would take longer than any command here. A changed layer changes the samples unless
-            the change lies between all of them.
-        tokenizer: of tokenizer.json (or tokenizer.model); None when there is none.
-        template: of the chat template; None when there is none.
-    """
-
-    config: str
-    weights: str
-    tokenizer: str | None
-    template: str | None
-
-    def as_document(self) -> dict[str, str | None]:
-        """The identity as a JSON object."""
-        return asdict(self)
 
 
 def resolve_target(name: str, *, cache: Path, talk: Talk, wheel: Path | None = None) -> Path:
@@ -80,21 +56,17 @@ def resolve_target(name: str, *, cache: Path, talk: Talk, wheel: Path | None = N
     )
 
 
-def identify_target(folder: Path) -> TargetIdentity:
-    """Fingerprints of a target's folder; fast for any size of model.
+def fingerprint_weights(folder: Path) -> str:
+    """A fingerprint of the weight files' names, sizes and three samples of 64 KiB each (start, middle, end).
+
+    Reading a terabyte to name it would take longer than any command here. A fine-tune changes the samples; a change
+    that lies between all of them is not seen.
 
     Raises:
         TargetIncomplete: no config.json or no weights.
     """
     _require_model(folder)
-    tokenizer = next((folder / n for n in ("tokenizer.json", "tokenizer.model") if (folder / n).exists()), None)
-    template = folder / "chat_template.jinja"
-    return TargetIdentity(
-        config=fingerprint.of_file(folder / "config.json"),
-        weights=_sample_weights(sorted(folder.glob("*.safetensors"))),
-        tokenizer=fingerprint.of_file(tokenizer) if tokenizer else None,
-        template=fingerprint.of_file(template) if template.exists() else _template_in_config(folder),
-    )
+    return _sample_weights(sorted(folder.glob("*.safetensors")))
 
 
 def _require_model(folder: Path) -> None:
@@ -120,14 +92,6 @@ def _sample_weights(files: list[Path]) -> str:
                 parts.append(fingerprint.of_bytes(file.read(_SAMPLE_BYTES)))
         parts.append([path.name, size])
     return fingerprint.of_json(parts)
-
-
-def _template_in_config(folder: Path) -> str | None:
-    import json
-
-    path = folder / "tokenizer_config.json"
-    template = json.loads(path.read_text()).get("chat_template") if path.exists() else None
-    return fingerprint.of_json(template) if template else None
 
 
 def _from_hub(name: str, talk: Talk) -> Path:

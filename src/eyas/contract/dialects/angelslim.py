@@ -1,0 +1,64 @@
+"""AngelSlim: `midlayer.*`, class `Eagle3LlamaForCausalLM` (SGLang does not know that name; vLLM does).
+
+Source: Tencent/AngelSlim 67394ce5 `train/models/draft/llama_eagle3.py`.
+"""
+
+from dataclasses import replace
+
+from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.dialects.dialect import Dialect, Written
+from eyas.contract.dialects.eagle import fixed_boundaries
+from eyas.contract.dialects.evidence import architecture, has_tensor
+from eyas.contract.dialects.flat_config import FlatStyle, write_flat
+from eyas.contract.dialects.limits import Limits
+from eyas.contract.dialects.reading import assemble, flat_source
+from eyas.contract.draft_reading import DraftReading
+from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.target_spec import TargetSpec
+from eyas.contract.tensor_names import SINGLE_MIDLAYER_NAMES
+
+_STYLE = FlatStyle(
+    limits=Limits(
+        format="AngelSlim",
+        residual_post=False,
+        feedback_post=False,
+        qk_norm=False,
+        attention_bias=False,
+        mlp_bias=False,
+        sliding_window=False,
+        mla=False,
+        max_layers=1,
+        aux_norms=frozenset({"none"}),
+        quantization=False,
+        fixed_aux=True,
+    ),
+    names=SINGLE_MIDLAYER_NAMES,
+    gqa_architecture="Eagle3LlamaForCausalLM",
+    nested_ids=None,
+    top_ids=False,
+)
+
+
+def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
+    if not has_tensor(checkpoint, "midlayer."):
+        return ()
+    found = []
+    if architecture(checkpoint) == "Eagle3LlamaForCausalLM":
+        found.append("architectures Eagle3LlamaForCausalLM with midlayer.* tensors")
+    if "target_model_type" in checkpoint.config:
+        found.append("target_model_type in config.json")
+    return tuple(found)
+
+
+def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
+    return assemble(checkpoint, target, flat_source(checkpoint), "angelslim", evidence)
+
+
+def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
+    written = write_flat(spec, target, _STYLE, {"target_model_type": target.text_model_type if target else None})
+    return replace(written, losses=(*written.losses, *fixed_boundaries(spec, target, "AngelSlim")))
+
+
+ANGELSLIM = Dialect(
+    name="angelslim", title="AngelSlim (Eagle3LlamaForCausalLM)", detect=_detect, read=_read, write=_write
+)

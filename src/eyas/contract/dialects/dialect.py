@@ -1,0 +1,70 @@
+"""What a dialect is: a pure translation between a foreign format and `DraftSpec`. Files are not its business."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.draft_reading import DraftReading
+from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.target_spec import TargetSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Something of the draft that a format cannot hold.
+
+    Attributes:
+        code: what `--allow` takes.
+        switch: field of `DraftSpec`, or tensor, that is lost.
+        what: the sentence for the user.
+        is_allowable: a draft that is written all the same still has a function; False = there is nothing to write.
+    """
+
+    code: str
+    switch: str
+    what: str
+    is_allowable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A draft in the words of a format.
+
+    Attributes:
+        config: config.json.
+        names: canonical name -> stored name of every tensor that is written, `t2d` included when it is derived.
+        derived: canonical name -> how it comes about ("t2d": from d2t; "embed_tokens.weight": from the target).
+        dropped: canonical name -> why it is not written.
+        losses: what the format cannot hold; empty = nothing is lost.
+        container: how the weights are stored.
+        notes: what was chosen, one sentence each.
+    """
+
+    config: Mapping[str, Any]
+    names: Mapping[str, str]
+    derived: Mapping[str, str] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    losses: tuple[Loss, ...] = ()
+    container: Literal["safetensors", "bin"] = "safetensors"
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """One format.
+
+    Attributes:
+        name: what `--to` takes.
+        title: one line for a person.
+        detect: what in a checkpoint shows this format; () = it is another.
+        read: a checkpoint of this format as a spec; None for formats that are only written.
+        write: a spec in this format; None for formats that are only read. The flags are what the plan knows:
+            whether the target's embedding can be had.
+    """
+
+    name: str
+    title: str
+    detect: Callable[[Checkpoint], tuple[str, ...]]
+    read: Callable[[Checkpoint, TargetSpec | None, tuple[str, ...]], DraftReading] | None
+    write: Callable[[DraftSpec, TargetSpec | None], Written] | None

@@ -1,0 +1,174 @@
+"""Common ground of all dialects that read: names, fields, aux boundaries, put together as a `DraftReading`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eyas.contract.checkpoint import Checkpoint, TensorInfo
+from eyas.contract.config_reader import ConfigReader
+from eyas.contract.draft_reading import DraftReading
+from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.finding import Finding
+from eyas.contract.layer_ids import LayerIds, default_boundaries, guess_convention
+from eyas.contract.read_config import ConfigSource, read_fields
+from eyas.contract.target_spec import TargetSpec
+from eyas.contract.tensor_names import canonical_names
+from eyas.records.fingerprint import of_json
+
+
+def flat_source(checkpoint: Checkpoint) -> ConfigSource:
+    """The source of every format whose config.json has one level."""
+    return ConfigSource(sizes=checkpoint.config, switches=checkpoint.config)
+
+
+def assemble(
+    checkpoint: Checkpoint, target: TargetSpec | None, source: ConfigSource, dialect: str, evidence: tuple[str, ...]
+) -> DraftReading:
+    """The reading of `checkpoint` by `source`.
+
+    Raises:
+        DraftConfigIncomplete: a size that neither config nor tensors tell.
+    """
+    names, tensors, findings = _names(checkpoint)
+    fields, config_findings = read_fields(source, tensors, target, checkpoint.where)
+    findings += config_findings
+    switches = ConfigReader(source.switches, checkpoint.where, source.switch_level)
+    fields.update(_aux(switches, checkpoint, target, fields, tensors, source))
+    findings += switches.findings
+    spec = DraftSpec(
+        **fields,
+        dialect=dialect,
+        target=_target_identity(checkpoint, target),
+        tensors=tensors,
+        source_names={canonical: stored for stored, canonical in names.items()},
+    )
+    maps = {names[stored]: int_map for stored, int_map in checkpoint.int_maps.items() if stored in names}
+    return DraftReading(
+        spec=spec,
+        checkpoint=checkpoint,
+        dialect=dialect,
+        evidence=evidence,
+        int_maps=maps,
+        findings=tuple(findings),
+    )
+
+
+def _names(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, TensorInfo], list[Finding]]:
+    names: dict[str, str] = {}
+    tensors: dict[str, TensorInfo] = {}
+    findings: list[Finding] = []
+    for stored, canonical in canonical_names(checkpoint.tensors).items():
+        if canonical is None:
+            findings.append(unknown_tensor(stored, checkpoint))
+        elif ".unused_input_layernorm." in canonical:
+            findings.append(
+                Finding(
+                    code="tensor-unused",
+                    severity="note",
+                    what=f"{stored} is never used",
+                    where=checkpoint.where,
+                    why="in this spelling hidden_norm is the norm before attention of layers >= 1",
+                )
+            )
+        elif canonical in tensors:
+            findings.append(
+                Finding(
+                    code="tensor-ambiguous",
+                    severity="error",
+                    what=f"{stored} and {_key_of(names, canonical)} are the same tensor",
+                    where=checkpoint.where,
+                    why=f"both mean {canonical}; which of them counts depends on the reader's order",
+                    do="remove the one that does not belong to the draft",
+                )
+            )
+        else:
+            names[stored] = canonical
+            tensors[canonical] = checkpoint.tensors[stored]
+    return names, tensors, findings
+
+
+def _key_of(names: Mapping[str, str], canonical: str) -> str:
+    return next(stored for stored, name in names.items() if name == canonical)
+
+
+def unknown_tensor(stored: str, checkpoint: Checkpoint) -> Finding:
+    """The finding about a tensor name that no draft has."""
+    info = checkpoint.tensors[stored]
+    return Finding(
+        code="tensor-unknown",
+        severity="error",
+        what=f"unknown tensor {stored} {info.dtype} {list(info.shape)}",
+        where=f"{checkpoint.where}: {info.file or 'dump'}",
+        why="no EAGLE-3 draft that eyas knows has it: engines drop it in silence or crash on it",
+        do="remove it if it belongs to the trainer, or report it with `eyas header`",
+    )
+
+
+def _aux(
+    reader: ConfigReader,
+    checkpoint: Checkpoint,
+    target: TargetSpec | None,
+    fields: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+    source: ConfigSource,
+) -> dict[str, Any]:
+    boundaries, origin = _boundaries(reader, checkpoint, target, fields["draft_class"] == "mla")
+    layers = target.num_layers if target else None
+    stated = None
+    for level in (source.switches, source.sizes):
+        for key in ("num_aux_hidden_states", "num_aux_layers"):
+            if type(level.get(key)) is int and 0 < level[key] <= 64 and stated is None:
+                stated = level[key]
+    if stated is None and boundaries is not None:
+        stated = len(boundaries)
+    fc, width = tensors.get("fc.weight"), int(fields["target_hidden_size"])
+    if stated is None and fc is not None and len(fc.shape) == 2 and fc.shape[1] % width == 0 and fc.shape[1]:
+        num_aux, source_of = fc.shape[1] // width, "columns of fc / target_hidden_size"
+    else:
+        num_aux, source_of = stated or 3, "config.json" if stated else "the usual 3"
+    if boundaries is None and layers is not None and num_aux == 3:
+        boundaries, origin = default_boundaries(layers), f"no ids in the config: the default of a {layers}-layer target"
+    provenance = fields["provenance"]
+    provenance["num_aux"], provenance["aux_boundaries"] = source_of, origin
+    return {"aux_boundaries": boundaries, "num_aux": num_aux, "provenance": provenance}
+
+
+def _boundaries(
+    reader: ConfigReader, checkpoint: Checkpoint, target: TargetSpec | None, is_mla: bool
+) -> tuple[tuple[int, ...] | None, str]:
+    recorded = _recorded_boundaries(checkpoint)
+    if recorded is not None:
+        return recorded, "eyas.json"
+    top = reader.integers("eagle_aux_hidden_state_layer_ids")
+    if top is not None:
+        ids = LayerIds(ids=top, convention="boundary")
+        return ids.boundaries(), f"{reader.level}: eagle_aux_hidden_state_layer_ids {list(top)}, as boundaries"
+    nested = reader.level_below("eagle_config").integers("eagle_aux_hidden_state_layer_ids")
+    if nested is None:
+        return None, "no ids in the config, and the target's depth is not known"
+    layers = target.num_layers if target else None
+    convention, why = guess_convention(nested, layers, target.text_model_type if target else None, is_mla=is_mla)
+    return LayerIds(ids=nested, convention=convention).boundaries(layers), f"eagle_config ids {list(nested)}: {why}"
+
+
+def _recorded_boundaries(checkpoint: Checkpoint) -> tuple[int, ...] | None:
+    sidecar = checkpoint.extra.get("eyas.json")
+    # a config edited after eyas wrote it: its own words count
+    if not isinstance(sidecar, Mapping) or sidecar.get("config_fingerprint") != of_json(checkpoint.config):
+        return None
+    contract = sidecar.get("contract")
+    found = contract.get("aux_boundaries") if isinstance(contract, Mapping) else None
+    if isinstance(found, list) and found and all(type(item) is int and 0 <= item < 1 << 20 for item in found):
+        return tuple(found)
+    return None
+
+
+def _target_identity(checkpoint: Checkpoint, target: TargetSpec | None) -> Mapping[str, Any] | None:
+    if target is not None:
+        return target.as_document()
+    sidecar = checkpoint.extra.get("eyas.json")
+    recorded = sidecar.get("target") if isinstance(sidecar, Mapping) else None
+    if isinstance(recorded, Mapping):
+        return recorded
+    speculators = checkpoint.config.get("speculators_config")
+    verifier = speculators.get("verifier") if isinstance(speculators, Mapping) else None
+    return verifier if isinstance(verifier, Mapping) else None

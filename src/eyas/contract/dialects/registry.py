@@ -1,0 +1,73 @@
+"""All dialects, and which of them a checkpoint is written in."""
+
+from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.dialects.angelslim import ANGELSLIM
+from eyas.contract.dialects.dialect import Dialect
+from eyas.contract.dialects.eagle import EAGLE
+from eyas.contract.dialects.evidence import is_eagle3, sidecar_dialect
+from eyas.contract.dialects.modelopt import MODELOPT
+from eyas.contract.dialects.sglang import SGLANG
+from eyas.contract.dialects.speculators import SPECULATORS
+from eyas.contract.dialects.torchspec import TORCHSPEC
+from eyas.contract.dialects.trtllm import TRTLLM
+from eyas.contract.dialects.vllm import VLLM
+from eyas.errors import EyasError
+
+# most specific first: the first with evidence wins
+DIALECTS: tuple[Dialect, ...] = (SPECULATORS, TORCHSPEC, ANGELSLIM, EAGLE, MODELOPT, SGLANG, VLLM, TRTLLM)
+_ALIASES = {"specforge": "sglang", "raw-vllm": "vllm", "tensorrt-llm": "trtllm", "eagle-repo": "eagle"}
+
+
+class NotADraft(EyasError):
+    """Nothing in the checkpoint says EAGLE-3."""
+
+    code = "not-a-draft"
+
+
+class DialectUnknown(EyasError):
+    """A format name that eyas does not know."""
+
+    code = "dialect-unknown"
+
+
+def dialect_named(name: str) -> Dialect:
+    """The dialect `name`, or the one it is an alias of.
+
+    Raises:
+        DialectUnknown: with the names there are.
+    """
+    wanted = _ALIASES.get(name.lower(), name.lower())
+    for dialect in DIALECTS:
+        if dialect.name == wanted:
+            return dialect
+    raise DialectUnknown(
+        f"unknown format {name!r}",
+        "--to",
+        f"known: {', '.join(d.name for d in DIALECTS)}, llama.cpp (prints its own command)",
+        "choose one of these",
+    )
+
+
+def detect(checkpoint: Checkpoint) -> tuple[Dialect, tuple[str, ...]]:
+    """The dialect of `checkpoint` and what it was recognised by.
+
+    Raises:
+        NotADraft: no tensor and no key of an EAGLE-3 draft.
+    """
+    # two formats may look alike; where eyas wrote the folder it knows which it was
+    written_as = sidecar_dialect(checkpoint)
+    for dialect in DIALECTS:
+        evidence = dialect.detect(checkpoint) if dialect.read is not None else ()
+        if dialect.name == written_as and is_eagle3(checkpoint):
+            return (dialect if dialect.read else VLLM), (*evidence, f"eyas.json: written as {written_as}")
+    for dialect in DIALECTS:
+        evidence = dialect.detect(checkpoint) if dialect.read is not None else ()
+        if evidence:
+            return dialect, evidence
+    names = ", ".join(sorted(checkpoint.tensors)[:3]) or "no tensors"
+    raise NotADraft(
+        "this is not an EAGLE-3 draft",
+        checkpoint.where,
+        f"no midlayer.* / layers.0.hidden_norm, no fc, no d2t, no EAGLE-3 class name; it has {names[:150]}",
+        "give the draft's folder (an EAGLE-1/2 draft or a target is another thing)",
+    )

@@ -1,0 +1,152 @@
+"""speculators >= 0.5: `layers.N.*`, the decoder layer's config nested, the verifier named, embedding included.
+
+Source: speculators 0.9.0 `config.py`, `models/eagle3/config.py`; vLLM 0.33.0 `configs/speculators/algos.py`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.config_keys import SPECULATORS_KEYS
+from eyas.contract.dialects.dialect import Dialect, Loss, Written
+from eyas.contract.dialects.flat_config import layer_config, stored_names, switch_config, torch_dtype
+from eyas.contract.dialects.limits import Limits, dropped_by, losses
+from eyas.contract.dialects.reading import assemble
+from eyas.contract.draft_reading import DraftReading
+from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.finding import Finding
+from eyas.contract.read_config import ConfigSource
+from eyas.contract.target_spec import TargetSpec
+from eyas.contract.tensor_names import LAYERS_NAMES
+
+VERSION = "0.9.0"  # the version whose format is written
+_LIMITS = Limits(format="speculators", mla=False, fc_bias=False)
+
+
+def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
+    found = [
+        f"{key} in config.json"
+        for key in ("speculators_config", "speculators_model_type", "transformer_layer_config")
+        if key in checkpoint.config
+    ]
+    return tuple(found)
+
+
+def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
+    layer = checkpoint.config.get("transformer_layer_config")
+    source = ConfigSource(
+        sizes=layer if isinstance(layer, Mapping) else {},
+        switches=checkpoint.config,
+        # the config class says false; vLLM, finding no key, says true: see the finding
+        residual_default=False,
+        known=SPECULATORS_KEYS,
+        size_level="config.json: transformer_layer_config",
+    )
+    reading = assemble(checkpoint, target, source, "speculators", evidence)
+    more = tuple(_odd(checkpoint))
+    return DraftReading(
+        spec=reading.spec,
+        checkpoint=checkpoint,
+        dialect="speculators",
+        evidence=evidence,
+        int_maps=reading.int_maps,
+        findings=(*reading.findings, *more),
+    )
+
+
+def _odd(checkpoint: Checkpoint) -> list[Finding]:
+    findings = []
+    kind = checkpoint.config.get("speculators_model_type", "eagle3")
+    if kind != "eagle3":
+        findings.append(
+            Finding(
+                code="speculators-not-eagle3",
+                severity="error",
+                what=f"speculators_model_type is {str(kind)[:40]}",
+                where=f"{checkpoint.where}: config.json",
+                why="eyas knows the function of eagle3 only",
+                do="serve it with vLLM directly; eyas cannot check it",
+            )
+        )
+    if "norm_before_residual" not in checkpoint.config:
+        findings.append(
+            Finding(
+                code="residual-unstated",
+                severity="error",
+                what="norm_before_residual is not in config.json",
+                where=f"{checkpoint.where}: config.json",
+                why="the config class takes false, vLLM takes true; the wrong one costs nearly all acceptance",
+                do="write norm_before_residual as the draft was trained (`eyas infer` finds out which)",
+            )
+        )
+    return findings
+
+
+def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
+    lost = list(losses(spec, _LIMITS))
+    if spec.aux_boundaries is None:
+        lost.append(
+            Loss(
+                code="loss-aux-boundaries",
+                switch="aux_boundaries",
+                what="speculators writes aux layer ids; they are not known (give --target, so that its depth is)",
+            )
+        )
+    dropped = dropped_by(spec, tuple(lost))
+    names = stored_names(spec, LAYERS_NAMES, dropped, t2d="keep", identity_map=False)
+    derived = {"t2d": "d2t"} if "t2d" in names and "t2d" not in spec.tensors else {}
+    if spec.embedding == "target":
+        derived["embed_tokens.weight"] = "target"
+    switches = switch_config(spec)
+    num_aux = switches.pop("num_aux_hidden_states")
+    codes = {loss.code for loss in lost}
+    layer = layer_config(spec, "qwen3" if spec.qk_norm else "llama")
+    layer.update({"num_aux_hidden_states": num_aux, "tie_word_embeddings": False, **spec.token_ids})
+    config: dict[str, Any] = {
+        "architectures": ["Eagle3DraftModel"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": VERSION,
+        "speculators_config": _speculators_config(spec, target),
+        "transformer_layer_config": layer,
+        **switches,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "target_hidden_size": switches.get("target_hidden_size"),
+        "eagle_aux_hidden_state_layer_ids": list(spec.aux_boundaries) if spec.aux_boundaries else None,
+        "embed_requires_grad": False,
+        "dtype": torch_dtype(spec),
+    }
+    return Written(
+        config=config,
+        names=names,
+        derived=derived,
+        dropped={
+            name: dropped.get(name, "the identity map: draft and target vocabulary are the same")
+            for name in spec.tensors
+            if name not in names
+        },
+        losses=tuple(lost),
+        notes=() if "loss-aux-boundaries" not in codes else ("eagle_aux_hidden_state_layer_ids is null",),
+    )
+
+
+def _speculators_config(spec: DraftSpec, target: TargetSpec | None) -> dict[str, Any]:
+    known = spec.target or {}
+    name = known.get("name_or_path") or (target.config.get("_name_or_path") if target else None)
+    architectures = list(target.architectures) if target else known.get("architectures")
+    return {
+        "algorithm": "eagle3",
+        "default_proposal_method": "greedy",
+        "proposal_methods": [
+            {"proposal_type": "greedy", "speculative_tokens": 3, "verifier_accept_k": 1, "accept_tolerance": 0.0}
+        ],
+        "verifier": {"name_or_path": name, "architectures": architectures or []},
+    }
+
+
+SPECULATORS = Dialect(
+    name="speculators",
+    title="speculators >= 0.5 (vLLM's own format)",
+    detect=_detect,
+    read=_read,
+    write=_write,
+)

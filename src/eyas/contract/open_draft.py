@@ -1,0 +1,46 @@
+"""`open_draft`: a draft's folder as a `DraftSpec` whose tensors can be read, or a list of what is wrong with it."""
+
+from pathlib import Path
+
+from eyas.contract.draft_findings import draft_findings
+from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.finding import SEVERITIES
+from eyas.contract.read_checkpoint import read_checkpoint
+from eyas.contract.read_draft import read_draft
+from eyas.contract.target_spec import TargetSpec
+from eyas.errors import EyasError
+
+
+class DraftDamaged(EyasError):
+    """The draft has findings of severity error: it is not the function that its config promises."""
+
+    code = "draft-damaged"
+
+
+def open_draft(path: Path, target: TargetSpec | None = None, *, strict: bool = True) -> DraftSpec:
+    """The draft under `path` in any format that eyas reads.
+
+    Args:
+        path: folder or weight file.
+        target: tells its depth and width where the draft's config leaves them open.
+        strict: refuse a draft with findings of severity error or above.
+
+    Returns:
+        the spec; each of `spec.tensors` has its `file` (relative to the folder), `begin` and `end`.
+
+    Raises:
+        DraftDamaged: `strict`, and something is wrong with it; the message holds the first findings.
+        and what `read_checkpoint` and `read_draft` raise.
+    """
+    reading = read_draft(read_checkpoint(Path(path)), target)
+    if strict:
+        findings = draft_findings(reading, target)
+        bad = [f for f in findings if SEVERITIES.index(f.severity) >= SEVERITIES.index("error")]
+        if bad:
+            raise DraftDamaged(
+                f"the draft has {len(bad)} error(s); the first: {bad[0].what}",
+                bad[0].where,
+                "; ".join(f"[{f.code}] {f.what}" for f in bad[:8]) + f" ({bad[0].why})",
+                bad[0].do or f"see all of them: eyas check {path}",
+            )
+    return reading.spec
