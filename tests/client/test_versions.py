@@ -8,7 +8,7 @@ from eyas.client.versions import at_least, key
 def test_versions_sort_as_they_were_released():
     released = ["0.5.9", "0.5.12rc1", "0.5.12", "0.5.15", "0.5.15.post1", "0.5.15.post2", "0.5.20", "0.25.1", "0.33.0"]
 
-    shuffled = [released[i] for i in (3, 0, 7, 5, 1, 6, 2, 4)]
+    shuffled = [released[i] for i in (3, 0, 7, 5, 1, 8, 6, 2, 4)]
 
     assert sorted(shuffled, key=key) == released
 

@@ -98,7 +98,7 @@ def _template(folder: Path, config: dict[str, object]) -> str:
         return file.read_text()
     given = config["chat_template"]
     if isinstance(given, list):
-        given = next(t["template"] for t in given if t.get("name") == "default")
+        given = next((t["template"] for t in given if t.get("name") == "default"), None)
     if not isinstance(given, str):
         raise ValueError("chat_template is no text")
     return given
