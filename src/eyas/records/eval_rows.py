@@ -1,0 +1,162 @@
+"""The JSONL that `eyas eval` reads: recorded continuations of a target as token ids, or prompts still to be answered.
+
+One object a line, of one of these kinds:
+    {"prompt_ids": [...], "response_ids": [...]}   the target's own greedy continuation
+    {"messages": [{"role": ..., "content": ...}]}  a conversation; what follows its last user turn is left out
+    {"turns": ["...", ...]}                        a benchmark prompt; only its first turn is asked
+`id` names a row (default: file and line), `set` what it is counted under (default: the file's name without suffix).
+"""
+
+import gzip
+import json
+import lzma
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from eyas.errors import EyasError
+from eyas.records.atomic import write_text
+
+_OPENERS: Mapping[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
+_FORM = '{"prompt_ids": [...], "response_ids": [...]}, {"messages": [...]} or {"turns": [...]}'
+
+
+class EvalDataMissing(EyasError):
+    """A file with evaluation rows is not there."""
+
+    code = "eval-data-missing"
+
+
+class EvalRowMalformed(EyasError):
+    """A line is none of the known kinds of row."""
+
+    code = "eval-row-malformed"
+
+
+class EvalDataEmpty(EyasError):
+    """The files hold no rows."""
+
+    code = "eval-data-empty"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRow:
+    """A recorded continuation.
+
+    Attributes:
+        id: of the row, unique enough to find it again.
+        set: benchmark or kind of text that it is counted under.
+        prompt_ids: target token ids, chat template applied; at least one.
+        response_ids: the target's own continuation, at most with its end-of-text id last; at least one.
+    """
+
+    id: str
+    set: str
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+
+    def as_document(self) -> dict[str, Any]:
+        """The row as a JSON object."""
+        return {
+            "id": self.id,
+            "set": self.set,
+            "prompt_ids": list(self.prompt_ids),
+            "response_ids": list(self.response_ids),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalPrompt:
+    """A prompt without an answer; `messages` ends with a user turn."""
+
+    id: str
+    set: str
+    messages: tuple[Mapping[str, str], ...]
+
+
+def read_eval_rows(paths: Sequence[Path], max_rows: int | None = None) -> list[EvalRow | EvalPrompt]:
+    """The first `max_rows` rows of all files together, in order.
+
+    Raises:
+        EvalDataMissing: a path is no file.
+        EvalRowMalformed: a line is of no known kind; the message says file and line.
+        EvalDataEmpty: there is no row at all.
+    """
+    for path in paths:
+        if not path.is_file():
+            raise EvalDataMissing(
+                f"there is no file {path}", f"--data {path}", "it does not exist or is no file", f"give JSONL: {_FORM}"
+            )
+    rows: list[EvalRow | EvalPrompt] = []
+    for path in paths:
+        for line, record in _records(path):
+            if max_rows is not None and len(rows) >= max_rows:
+                return rows
+            rows.append(_row(record, path, line))
+    if not rows:
+        raise EvalDataEmpty(
+            "there are no rows to evaluate", ", ".join(map(str, paths)), "every line is blank", f"give JSONL: {_FORM}"
+        )
+    return rows
+
+
+def write_eval_rows(rows: Sequence[EvalRow], path: Path) -> None:
+    """Write rows as JSONL, atomically."""
+    write_text(path, "".join(json.dumps(row.as_document(), ensure_ascii=False) + "\n" for row in rows))
+
+
+def _records(path: Path) -> Iterator[tuple[int, Any]]:
+    with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8")) as file:
+        number = 0
+        try:
+            for number, text in enumerate(file, start=1):
+                if text.strip():
+                    yield number, json.loads(text)
+        except (ValueError, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
+            line = number if isinstance(error, json.JSONDecodeError) else number + 1
+            raise _malformed(path, line, f"{type(error).__name__}: {error}") from error
+
+
+def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt:
+    if not isinstance(record, dict):
+        raise _malformed(path, line, f"the line holds a JSON {type(record).__name__}, not an object")
+    stem = path.name.split(".")[0]
+    names = {"id": str(record.get("id", f"{stem}:{line}")), "set": str(record.get("set", stem))}
+    if "prompt_ids" in record or "response_ids" in record:
+        prompt, response = (_ids(record, key, path, line) for key in ("prompt_ids", "response_ids"))
+        return EvalRow(**names, prompt_ids=prompt, response_ids=response)
+    if "messages" in record:
+        return EvalPrompt(**names, messages=_until_last_user_turn(record["messages"], path, line))
+    turns = record.get("turns")
+    if isinstance(turns, list) and turns and isinstance(turns[0], str):
+        return EvalPrompt(**names, messages=({"role": "user", "content": turns[0]},))
+    raise _malformed(path, line, f"keys {sorted(record)[:8]} make none of the kinds of row")
+
+
+def _ids(record: Mapping[str, Any], key: str, path: Path, line: int) -> tuple[int, ...]:
+    ids = record.get(key)
+    if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
+        raise _malformed(path, line, f"`{key}` is no list of at least one token id")
+    return tuple(ids)
+
+
+def _until_last_user_turn(messages: Any, path: Path, line: int) -> tuple[Mapping[str, str], ...]:
+    is_list = isinstance(messages, list) and all(
+        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
+    )
+    if not is_list:
+        raise _malformed(path, line, "`messages` is no list of objects with `role` and `content`")
+    user_turns = [i for i, message in enumerate(messages) if message["role"] == "user"]
+    if not user_turns:
+        raise _malformed(path, line, "`messages` has no user turn")
+    return tuple({"role": m["role"], "content": m["content"]} for m in messages[: user_turns[-1] + 1])
+
+
+def _malformed(path: Path, line: int, why: str) -> EvalRowMalformed:
+    return EvalRowMalformed(
+        f"line {line} of {path.name} is no row to evaluate",
+        f"{path}:{line}",
+        why,
+        f"correct the line; one JSON object a line: {_FORM}",
+    )
