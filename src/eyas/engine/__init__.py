@@ -1,1 +1,1 @@
-"""The reference engine: exact, readable speculative decoding with a KV cache."""
+"""The reference engine: exact, readable, and fast for one stream. Start reading at `round.py`."""

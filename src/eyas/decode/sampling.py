@@ -1,0 +1,123 @@
+"""How a token is chosen from logits: temperature, top-k, top-p, min-p. One row at a time or a batch with own settings.
+
+Shapes: B rows, V vocabulary.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eyas.errors import EyasError
+
+
+class SamplingInvalid(EyasError):
+    """A sampling setting is outside its range."""
+
+    code = "sampling-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to choose the next token.
+
+    Attributes:
+        temperature: divides the logits; 0 = greedy (the highest logit, the lowest id among equals).
+        top_k: only the k likeliest tokens; 0 = all.
+        top_p: only the likeliest tokens whose probabilities reach this sum, (0, 1]; 1 = all.
+        min_p: only tokens at least this share of the likeliest one's probability, [0, 1); 0 = all.
+        seed: of the random generator; the same seed gives the same text on the same device.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        wrong = [
+            text
+            for is_wrong, text in (
+                (not self.temperature >= 0, f"temperature is {self.temperature}, must be at least 0"),
+                (self.top_k < 0, f"top_k is {self.top_k}, must be at least 0"),
+                (not 0 < self.top_p <= 1, f"top_p is {self.top_p}, must be in (0, 1]"),
+                (not 0 <= self.min_p < 1, f"min_p is {self.min_p}, must be in [0, 1)"),
+            )
+            if is_wrong
+        ]
+        if wrong:
+            raise SamplingInvalid(
+                "the sampling settings are out of range",
+                "Sampling",
+                "; ".join(wrong),
+                "correct the values named",
+            )
+
+    @property
+    def is_greedy(self) -> bool:
+        """Always the highest logit."""
+        return self.temperature == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingBatch:
+    """Settings of B sequences as tensors [B], on the device of the logits."""
+
+    temperature: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+    @classmethod
+    def of(cls, settings: list[Sampling], device: torch.device) -> "SamplingBatch":
+        """One row per setting."""
+
+        def column(name: str, dtype: torch.dtype) -> Tensor:
+            return torch.tensor([getattr(s, name) for s in settings], dtype=dtype, device=device)
+
+        return cls(
+            temperature=column("temperature", torch.float32),
+            top_k=column("top_k", torch.int64),
+            top_p=column("top_p", torch.float32),
+            min_p=column("min_p", torch.float32),
+        )
+
+
+def token_probs(logits: Tensor, batch: SamplingBatch) -> Tensor:
+    """Probabilities with which each token is chosen, [B, V] fp32; a greedy row is one-hot.
+
+    Filters apply in the order of the engines: temperature, top-k, top-p, min-p, each on what the one before it left,
+    renormalised. A token tied with the last one kept by top-k is cut in favour of the lower id.
+    """
+    logits = logits.float()
+    num_vocab = logits.shape[-1]
+    is_greedy = batch.temperature == 0
+    scaled = logits / torch.where(is_greedy, 1.0, batch.temperature)[:, None]
+    probs = scaled.softmax(-1)
+    if bool((batch.top_k > 0).any()) or bool((batch.top_p < 1).any()):
+        ordered, order = probs.sort(dim=-1, descending=True, stable=True)
+        k = torch.where(batch.top_k > 0, batch.top_k, num_vocab)[:, None]
+        ordered = ordered.masked_fill(torch.arange(num_vocab, device=logits.device) >= k, 0)
+        ordered = ordered / ordered.sum(-1, keepdim=True)
+        before = ordered.cumsum(-1) - ordered  # the token that crosses top_p is kept
+        is_cut = (before >= batch.top_p[:, None]) & (batch.top_p < 1)[:, None]
+        probs = torch.zeros_like(probs).scatter(-1, order, ordered.masked_fill(is_cut, 0))
+    if bool((batch.min_p > 0).any()):
+        probs = probs.masked_fill(probs < batch.min_p[:, None] * probs.amax(-1, keepdim=True), 0)
+    probs = probs / probs.sum(-1, keepdim=True)
+    if bool(is_greedy.any()):
+        one_hot = torch.zeros_like(probs).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
+        probs = torch.where(is_greedy[:, None], one_hot, probs)
+    return probs
+
+
+def draw(probs: Tensor, uniform: Tensor) -> Tensor:
+    """One token per row, [B], by inverting the distribution at `uniform` [B] in [0, 1).
+
+    A row's token depends on its own number only, never on the rows beside it.
+    """
+    cumulative = probs.double().cumsum(-1)
+    threshold = uniform.double()[:, None] * cumulative[:, -1:]
+    drawn = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
+    return drawn.clamp(max=probs.shape[-1] - 1)

@@ -1,0 +1,56 @@
+"""What a generation yields: ids, where each came from, counts per round, times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from eyas.decode.accept_length import Acceptance
+
+PREFILL = -1
+BONUS = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Generation:
+    """One generated text.
+
+    Attributes:
+        ids: new token ids; a stop id is the last one.
+        origins: per id: 1 … K = accepted draft at that depth, `BONUS` (0), `PREFILL` (-1, the first token).
+        num_draft_tokens: K, the depth asked for.
+        accepted: per round, accepted drafts *inside the text* (a round that runs past a stop id or the limit counts
+            what lies before it; its bonus token counts always).
+        finish: why it ended.
+        prefill_s, decode_s: seconds until the first token, and from there to the last.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    num_draft_tokens: int
+    accepted: list[int] = field(default_factory=list)
+    finish: Literal["stop", "length"] = "length"
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+    @property
+    def acceptance(self) -> Acceptance:
+        """The rounds, counted by the one definition."""
+        return Acceptance.of_rounds(self.accepted, self.num_draft_tokens)
+
+    def add(self, ids: Sequence[int], num_accepted_drafts: int, stop_ids: frozenset[int], limit: int) -> bool:
+        """Append a round's ids as far as the text goes; True when it has ended.
+
+        Args:
+            ids: accepted drafts, then the bonus token.
+            num_accepted_drafts: the first so many of `ids` are drafts.
+            stop_ids: end the text, themselves included.
+            limit: most new tokens in all.
+        """
+        num_room = limit - len(self.ids)
+        kept = next((i + 1 for i, token in enumerate(ids) if token in stop_ids), len(ids))
+        self.finish = "stop" if kept <= num_room and ids[kept - 1] in stop_ids else "length"
+        kept = min(kept, num_room)
+        self.ids += ids[:kept]
+        self.origins += [i + 1 if i < num_accepted_drafts else BONUS for i in range(kept)]
+        self.accepted.append(min(kept, num_accepted_drafts))
+        return self.finish == "stop" or len(self.ids) >= limit

@@ -1,0 +1,242 @@
+/* Decoder blocks for a few rows (1 … 8) on a CPU, fp32. Compiled on the user's machine by native.py.
+ *
+ * Why own code: with few rows a forward pass only streams weights from memory. A library's gemm reads them at a third
+ * to a half of the memory's speed; dot products over plain row-major weights with a software prefetch one tile ahead
+ * reach it, and up to 8 rows cost hardly more than one.
+ *
+ * Exact: the value of a row never depends on how many rows are computed together (each dot product and each softmax
+ * sums in one fixed order), so that speculative and plain decoding see bit-identical logits.
+ *
+ * Shape letters: R rows, H hidden, N x K a weight [out, in], L live length of the cache.
+ */
+#include <math.h>
+#include <string.h>
+
+#define MAX_ROWS 8
+#define UNROLL _Pragma("GCC unroll 8")
+
+typedef float v8 __attribute__((vector_size(32)));
+typedef float v8u __attribute__((vector_size(32), aligned(4))); /* the same, at any address */
+typedef int i8 __attribute__((vector_size(32)));
+
+static inline v8 load(const float *p) { return *(const v8u *)p; }
+static inline void store(float *p, v8 v) { *(v8u *)p = v; }
+static inline float sum8(v8 v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
+
+static inline v8 choose(i8 mask, v8 yes, v8 no) { return (v8)((mask & (i8)yes) | (~mask & (i8)no)); }
+
+/* exp to 2 ulp: 2^n · p(r), Cephes' polynomial. */
+static inline v8 exp8(v8 x) {
+    const v8 low = (v8){0} - 87.0f, high = (v8){0} + 88.0f;
+    const v8 half = (v8){0} + 0.5f;
+    x = choose(x < low, low, x);
+    x = choose(x > high, high, x);
+    v8 scaled = x * 1.44269504088896341f;
+    scaled += choose(scaled < 0.0f, -half, half);
+    i8 n = __builtin_convertvector(scaled, i8); /* truncates: rounded to nearest by the half added above */
+    v8 whole = __builtin_convertvector(n, v8);
+    v8 r = x - whole * 0.693359375f + whole * 2.12194440e-4f;
+    v8 p = (v8){0} + 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * (v8)((n + 127) << 23);
+}
+
+/* NB weight rows against RB input rows: each weight is read once, and the next tile is on its way meanwhile. */
+static inline __attribute__((always_inline)) void tile(
+    const int NB, const int RB, const float *w, const float *x, float *y, long n, long k, int add) {
+    v8 acc[8][MAX_ROWS];
+    UNROLL for (int i = 0; i < NB; i++) UNROLL for (int r = 0; r < RB; r++) acc[i][r] = (v8){0};
+    long whole = k & ~15L;
+    for (long j = 0; j < whole; j += 16) {
+        UNROLL for (int i = 0; i < NB; i++) __builtin_prefetch(w + (NB + i) * k + j, 0, 3);
+        UNROLL for (long h = j; h < j + 16; h += 8) {
+            v8 xv[MAX_ROWS];
+            UNROLL for (int r = 0; r < RB; r++) xv[r] = load(x + r * k + h);
+            UNROLL for (int i = 0; i < NB; i++) {
+                v8 wv = load(w + i * k + h);
+                UNROLL for (int r = 0; r < RB; r++) acc[i][r] += wv * xv[r];
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < RB; r++) UNROLL for (int i = 0; i < NB; i++) {
+        float sum = sum8(acc[i][r]);
+        for (long j = whole; j < k; j++) sum += w[i * k + j] * x[r * k + j];
+        y[r * n + i] = add ? y[r * n + i] + sum : sum;
+    }
+}
+
+#define TILES(NB, RB)                                                                                  \
+    for (; i + NB <= end; i += NB) tile(NB, RB, w + i * k, x, y + i, n, k, add);                       \
+    for (; i < end; i++) tile(1, RB, w + i * k, x, y + i, n, k, add);                                  \
+    break
+
+/* y[R, N] (+)= x[R, K] · w[N, K]ᵀ; called by all threads of a parallel region, which shares out the weight rows. */
+static void linear_shared(const float *w, const float *x, float *y, long n, long k, int rows, int add) {
+    const long chunk = 32; /* rows a thread takes at a time: a thread that was held up takes fewer */
+#pragma omp for schedule(dynamic, 1)
+    for (long begin = 0; begin < n; begin += chunk) {
+        long i = begin, end = begin + chunk < n ? begin + chunk : n;
+        switch (rows) { /* tiles of at most 12 sums: what 16 vector registers hold */
+            case 1: TILES(4, 1);
+            case 2: TILES(4, 2);
+            case 3: TILES(4, 3);
+            case 4: TILES(2, 4);
+            case 5: TILES(2, 5);
+            case 6: TILES(2, 6);
+            case 7: TILES(1, 7);
+            case 8: TILES(1, 8);
+        }
+    }
+}
+
+static void rms_norm_row(const float *x, const float *weight, float *y, long hidden, float eps) {
+    float sum = 0;
+    v8 acc = {0};
+    long j = 0;
+    for (; j + 8 <= hidden; j += 8) acc += load(x + j) * load(x + j);
+    for (; j < hidden; j++) sum += x[j] * x[j];
+    float scale = 1.0f / sqrtf((sum8(acc) + sum) / hidden + eps);
+    for (j = 0; j < hidden; j++) y[j] = x[j] * scale * weight[j];
+}
+
+typedef struct {
+    long hidden, in_width, heads, kv_heads, head_dim, rotary_dim, intermediate;
+    long capacity; /* positions that the cache holds */
+    long window;   /* positions that a row sees, its own included; 0 = all */
+    double eps;
+} Shape;
+
+typedef struct { /* null = the block has none */
+    const float *input_norm; /* [H]; null: the caller has put the attention's input into scratch.normed */
+    const float *qkv, *qkv_bias, *q_norm, *k_norm, *o, *post_norm, *gate_up, *down;
+    float *keys, *values; /* [kv_heads, capacity, head_dim] */
+} Layer;
+
+typedef struct {
+    float *normed, *qkv, *attention, *gate_up, *mlp; /* MAX_ROWS rows each */
+    float *scores;          /* [threads, capacity + 8] */
+    const float *cos, *sin; /* [capacity, rotary_dim / 2] */
+} Scratch;
+
+/* Bias, head norm and rotation of one q or k head, in place. */
+static void finish_head(const Shape *s, float *head, const float *bias, const float *norm, const float *cos,
+                        const float *sin) {
+    if (bias) for (long d = 0; d < s->head_dim; d++) head[d] += bias[d];
+    if (norm) rms_norm_row(head, norm, head, s->head_dim, (float)s->eps);
+    long half = s->rotary_dim / 2;
+    for (long d = 0; d < half; d++) {
+        float a = head[d], b = head[d + half];
+        head[d] = a * cos[d] - b * sin[d];
+        head[d + half] = b * cos[d] + a * sin[d];
+    }
+}
+
+/* Softmax attention of one query head over cache positions begin … end - 1. */
+static void attend_head(const Shape *s, const float *q, const float *keys, const float *values, float *out, long begin,
+                        long end, float *scores) {
+    const long dim = s->head_dim, length = end - begin, padded = (length + 7) & ~7L;
+    const float scale = 1.0f / sqrtf((float)dim);
+    float highest = -INFINITY;
+    for (long t = 0; t < length; t++) {
+        v8 acc = {0};
+        for (long d = 0; d < dim; d += 8) acc += load(q + d) * load(keys + (begin + t) * dim + d);
+        scores[t] = sum8(acc) * scale;
+        highest = scores[t] > highest ? scores[t] : highest;
+    }
+    for (long t = length; t < padded; t++) scores[t] = -INFINITY;
+    v8 acc = {0};
+    for (long t = 0; t < padded; t += 8) {
+        v8 e = exp8(load(scores + t) - highest);
+        for (int lane = 0; lane < 8; lane++) if (t + lane >= length) e[lane] = 0;
+        store(scores + t, e);
+        acc += e;
+    }
+    float total = sum8(acc);
+    memset(out, 0, dim * sizeof(float));
+    for (long t = 0; t < length; t++)
+        for (long d = 0; d < dim; d += 8)
+            store(out + d, load(out + d) + scores[t] * load(values + (begin + t) * dim + d));
+    for (long d = 0; d < dim; d++) out[d] /= total;
+}
+
+static void store_kv_and_rotate(const Shape *s, const Layer *l, const Scratch *w, int rows, long start) {
+    const long heads = s->heads, kv = s->kv_heads, dim = s->head_dim, width = (heads + 2 * kv) * dim;
+    const long half = s->rotary_dim / 2;
+#pragma omp for schedule(static)
+    for (long item = 0; item < rows * (heads + 2 * kv); item++) {
+        long r = item / (heads + 2 * kv), h = item % (heads + 2 * kv), position = start + r;
+        float *head = w->qkv + r * width + h * dim;
+        const float *bias = l->qkv_bias ? l->qkv_bias + h * dim : 0;
+        const float *cos = w->cos + position * half, *sin = w->sin + position * half;
+        if (h < heads) {
+            finish_head(s, head, bias, l->q_norm, cos, sin);
+        } else if (h < heads + kv) {
+            finish_head(s, head, bias, l->k_norm, cos, sin);
+            memcpy(l->keys + ((h - heads) * s->capacity + position) * dim, head, dim * sizeof(float));
+        } else {
+            if (bias) for (long d = 0; d < dim; d++) head[d] += bias[d];
+            memcpy(l->values + ((h - heads - kv) * s->capacity + position) * dim, head, dim * sizeof(float));
+        }
+    }
+}
+
+static void attend(const Shape *s, const Layer *l, const Scratch *w, int rows, long start, int thread) {
+    const long heads = s->heads, dim = s->head_dim, width = (heads + 2 * s->kv_heads) * dim;
+#pragma omp for schedule(dynamic, 1)
+    for (long item = 0; item < rows * heads; item++) {
+        long h = item / rows, r = item % rows, kv_head = h / (heads / s->kv_heads), end = start + r + 1;
+        long begin = s->window && end > s->window ? end - s->window : 0;
+        const float *keys = l->keys + kv_head * s->capacity * dim, *values = l->values + kv_head * s->capacity * dim;
+        attend_head(s, w->qkv + r * width + h * dim, keys, values, w->attention + (r * heads + h) * dim, begin, end,
+                    w->scores + thread * (s->capacity + 8));
+    }
+}
+
+static void silu_gate(const float *gate_up, float *out, long intermediate, int rows) {
+#pragma omp for schedule(static)
+    for (long block = 0; block < rows * intermediate / 8; block++) {
+        long r = block * 8 / intermediate, j = block * 8 % intermediate;
+        v8 gate = load(gate_up + r * 2 * intermediate + j), up = load(gate_up + (r * 2 + 1) * intermediate + j);
+        store(out + r * intermediate + j, gate / (1.0f + exp8(-gate)) * up);
+    }
+}
+
+static void norm_rows(const float *x, const float *weight, float *y, long hidden, double eps, int rows) {
+#pragma omp for schedule(static)
+    for (int r = 0; r < rows; r++) rms_norm_row(x + r * hidden, weight, y + r * hidden, hidden, (float)eps);
+}
+
+extern int omp_get_thread_num(void);
+
+/* One decoder block over R rows at positions start … start + R - 1; residual[R, H] is read and updated. */
+void eyas_block(const Shape *s, const Layer *l, const Scratch *w, float *residual, int rows, long start, int threads) {
+    const long width = (s->heads + 2 * s->kv_heads) * s->head_dim;
+#pragma omp parallel num_threads(threads)
+    {
+        if (l->input_norm) norm_rows(residual, l->input_norm, w->normed, s->hidden, s->eps, rows);
+        linear_shared(l->qkv, w->normed, w->qkv, width, s->in_width, rows, 0);
+        store_kv_and_rotate(s, l, w, rows, start);
+        attend(s, l, w, rows, start, omp_get_thread_num());
+        linear_shared(l->o, w->attention, residual, s->hidden, s->heads * s->head_dim, rows, 1);
+        norm_rows(residual, l->post_norm, w->normed, s->hidden, s->eps, rows);
+        linear_shared(l->gate_up, w->normed, w->gate_up, 2 * s->intermediate, s->hidden, rows, 0);
+        silu_gate(w->gate_up, w->mlp, s->intermediate, rows);
+        linear_shared(l->down, w->mlp, residual, s->hidden, s->intermediate, rows, 1);
+    }
+}
+
+/* y[R, N] = x[R, K] · w[N, K]ᵀ. */
+void eyas_linear(const float *w, const float *x, float *y, long n, long k, int rows, int threads) {
+#pragma omp parallel num_threads(threads)
+    linear_shared(w, x, y, n, k, rows, 0);
+}
+
+/* y[r] = rms_norm(x[r]) · weight, with rows of y `y_stride` floats apart. */
+void eyas_rms_norm(const float *x, const float *weight, float *y, long hidden, long y_stride, double eps, int rows) {
+    for (int r = 0; r < rows; r++) rms_norm_row(x + r * hidden, weight, y + r * y_stride, hidden, (float)eps);
+}

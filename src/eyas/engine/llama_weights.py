@@ -1,0 +1,203 @@
+"""Weights of the Llama family, fused for decoding, straight from a Hugging Face folder.
+
+Knows the families whose block is the same: Llama, Mistral, Qwen2 / 2.5 (bias on q, k, v), Qwen3 (norm on q and k).
+Everything else goes through transformers. Shapes: H hidden, N query heads, M key/value heads, d head width,
+I intermediate, V vocabulary.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from eyas.contract.draft_spec import Rope
+from eyas.models.rope import inverse_frequencies
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaShape:
+    """Sizes of one decoder block and of the stack.
+
+    Attributes:
+        in_width: width of the attention's input (2H in layer 0 of a draft).
+        rotary_dim: rotated share of a head.
+        window: positions a query sees, its own included; None for all.
+    """
+
+    hidden: int
+    in_width: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    rotary_dim: int
+    intermediate: int
+    eps: float
+    window: int | None = None
+
+    @property
+    def qkv_width(self) -> int:
+        """Rows of the fused q, k, v weight."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockWeights:
+    """One decoder block.
+
+    Attributes:
+        input_norm: [H], or None where the caller norms the attention's input itself (a draft's layer 0).
+        qkv: [(N + 2M) d, in_width]; qkv_bias: its bias or None.
+        q_norm, k_norm: [d] or None.
+        o: [H, N d]; post_norm: [H]; gate_up: [2I, H]; down: [H, I].
+    """
+
+    input_norm: Tensor | None
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    o: Tensor
+    post_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaWeights:
+    """A whole target.
+
+    Attributes:
+        embedding: [V, H]; head: [V, H], the same tensor when tied.
+        inverse_frequencies: [rotary_dim / 2] fp32 on the CPU; rope_scale: factor on cosines and sines.
+    """
+
+    shape: LlamaShape
+    embedding: Tensor
+    blocks: tuple[BlockWeights, ...]
+    norm: Tensor
+    head: Tensor
+    inverse_frequencies: Tensor
+    rope_scale: float
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that one forward pass of one row reads: all but the embedding table (unless tied)."""
+        fused = (t for b in self.blocks for t in (b.qkv, b.o, b.gate_up, b.down))
+        return sum(t.numel() * t.element_size() for t in (*fused, self.head))
+
+
+def why_not_fast(config: Mapping[str, Any]) -> str | None:
+    """Why a config.json is outside the fast path, in words; None when it is inside."""
+    kind = config.get("model_type")
+    if kind not in FAMILIES:
+        return f"model_type {kind} is none of {', '.join(FAMILIES)}"
+    if config.get("hidden_act", "silu") != "silu":
+        return f"hidden_act is {config['hidden_act']}"
+    if config.get("mlp_bias") or (kind != "qwen2" and config.get("attention_bias")):
+        return "it has biases where the family has none"
+    if config.get("use_sliding_window") or len(set(config.get("layer_types") or ())) > 1:
+        return "its layers differ in their attention window"
+    if config.get("quantization_config"):
+        return "its weights are quantised"
+    return None
+
+
+def read_llama(folder: Path, *, dtype: torch.dtype, device: torch.device) -> LlamaWeights:
+    """Read and fuse the weights of a folder that `why_not_fast` has nothing against."""
+    config = json.loads((folder / "config.json").read_text())
+    assert why_not_fast(config) is None, "ask why_not_fast first"
+    with ExitStack() as stack:
+        get = _tensors(folder, stack, dtype, device)
+        return fuse_llama(config, get)
+
+
+def fuse_llama(config: Mapping[str, Any], get: Callable[[str], Tensor | None]) -> LlamaWeights:
+    """Fuse weights given by name (`get` gives None for a name that is not there)."""
+    shape, rope, max_positions = _shape(config)
+    frequencies, scale = inverse_frequencies(rope, shape.head_dim, max_positions)
+    embedding = _must(get, "model.embed_tokens.weight")
+    head = None if config.get("tie_word_embeddings") else get("lm_head.weight")
+    return LlamaWeights(
+        shape=shape,
+        embedding=embedding,
+        blocks=tuple(_block(get, f"model.layers.{i}.") for i in range(config["num_hidden_layers"])),
+        norm=_must(get, "model.norm.weight"),
+        head=embedding if head is None else head,
+        inverse_frequencies=frequencies,
+        rope_scale=scale,
+    )
+
+
+def _shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rope, int]:
+    heads = int(config["num_attention_heads"])
+    head_dim = int(config.get("head_dim") or config["hidden_size"] // heads)
+    # transformers 5 writes rope_parameters, transformers 4 rope_theta and rope_scaling.
+    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    theta = float(parameters.pop("rope_theta", None) or config.get("rope_theta") or 10000.0)
+    rope = Rope(theta=theta, scaling=parameters or None)
+    shape = LlamaShape(
+        hidden=int(config["hidden_size"]),
+        in_width=int(config["hidden_size"]),
+        num_heads=heads,
+        num_kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=head_dim,
+        rotary_dim=head_dim,
+        intermediate=int(config["intermediate_size"]),
+        eps=float(config.get("rms_norm_eps", 1e-6)),
+        window=config.get("sliding_window") if config["model_type"] == "mistral" else None,
+    )
+    return shape, rope, int(config.get("max_position_embeddings", 2048))
+
+
+def _block(get: Callable[[str], Tensor | None], prefix: str) -> BlockWeights:
+    def fused(names: tuple[str, ...], kind: str) -> Tensor | None:
+        parts = [get(f"{prefix}{name}.{kind}") for name in names]
+        present = [part for part in parts if part is not None]
+        assert len(present) in (0, len(parts)), f"{prefix}{names}: some have a {kind}, some have none"
+        return torch.cat(present) if present else None
+
+    qkv = fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "weight")
+    gate_up = fused(("mlp.gate_proj", "mlp.up_proj"), "weight")
+    assert qkv is not None, f"{prefix}: q, k, v projections are missing"
+    assert gate_up is not None, f"{prefix}: gate and up projections are missing"
+    return BlockWeights(
+        input_norm=_must(get, f"{prefix}input_layernorm.weight"),
+        qkv=qkv,
+        qkv_bias=fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "bias"),
+        q_norm=get(f"{prefix}self_attn.q_norm.weight"),
+        k_norm=get(f"{prefix}self_attn.k_norm.weight"),
+        o=_must(get, f"{prefix}self_attn.o_proj.weight"),
+        post_norm=_must(get, f"{prefix}post_attention_layernorm.weight"),
+        gate_up=gate_up,
+        down=_must(get, f"{prefix}mlp.down_proj.weight"),
+    )
+
+
+def _must(get: Callable[[str], Tensor | None], name: str) -> Tensor:
+    tensor = get(name)
+    assert tensor is not None, f"{name} is not in the checkpoint"
+    return tensor
+
+
+def _tensors(
+    folder: Path, stack: ExitStack, dtype: torch.dtype, device: torch.device
+) -> Callable[[str], Tensor | None]:
+    from safetensors import safe_open
+
+    files = [stack.enter_context(safe_open(path, "pt")) for path in sorted(folder.glob("*.safetensors"))]
+    where = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+
+    def get(name: str) -> Tensor | None:
+        if name not in where:
+            return None
+        tensor: Tensor = where[name].get_tensor(name)
+        return tensor.to(device=device, dtype=dtype).contiguous()
+
+    return get

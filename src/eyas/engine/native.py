@@ -1,0 +1,147 @@
+"""Compiles `kernels.c` once per machine and calls it. Knows ctypes and the compiler; nothing of models.
+
+Without a C compiler there are no native kernels: callers fall back to torch, several times slower, and say so.
+"""
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from eyas.records import fingerprint
+from eyas.records.atomic import atomic_file
+from eyas.talk import Talk
+
+SOURCE = Path(__file__).with_name("kernels.c")
+MAX_ROWS = 8  # MAX_ROWS of kernels.c
+_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
+
+
+class ShapeStruct(ctypes.Structure):
+    """`Shape` of kernels.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_long) for name in ("hidden", "in_width", "heads", "kv_heads", "head_dim", "rotary_dim")),
+        *((name, ctypes.c_long) for name in ("intermediate", "capacity", "window")),
+        ("eps", ctypes.c_double),
+    )
+
+
+_LAYER_FIELDS = ("input_norm", "qkv", "qkv_bias", "q_norm", "k_norm", "o", "post_norm", "gate_up", "down")
+
+
+class LayerStruct(ctypes.Structure):
+    """`Layer` of kernels.c: addresses of fp32 data; the tensors behind them must be kept alive."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in (*_LAYER_FIELDS, "keys", "values"))
+
+
+class ScratchStruct(ctypes.Structure):
+    """`Scratch` of kernels.c."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_void_p) for name in ("normed", "qkv", "attention", "gate_up", "mlp", "scores", "cos", "sin")
+    )
+
+
+@dataclass(frozen=True)
+class NativeKernels:
+    """The compiled library; its functions take addresses (ints) and sizes."""
+
+    path: Path
+
+    @cached_property
+    def _library(self) -> ctypes.CDLL:
+        library = ctypes.CDLL(str(self.path))
+        pointer, number, integer = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
+        library.eyas_block.argtypes = [pointer] * 4 + [integer, number, integer]
+        library.eyas_linear.argtypes = [pointer] * 3 + [number, number, integer, integer]
+        library.eyas_rms_norm.argtypes = [pointer] * 3 + [number, number, ctypes.c_double, integer]
+        for function in (library.eyas_block, library.eyas_linear, library.eyas_rms_norm):
+            function.restype = None
+        return library
+
+    @cached_property
+    def block(self) -> "ctypes._NamedFuncPointer":
+        """(shape, layer, scratch, residual, rows, start, threads): one decoder block."""
+        return self._library.eyas_block
+
+    @cached_property
+    def linear(self) -> "ctypes._NamedFuncPointer":
+        """(weight, x, y, n, k, rows, threads): y = x · weightᵀ."""
+        return self._library.eyas_linear
+
+    @cached_property
+    def rms_norm(self) -> "ctypes._NamedFuncPointer":
+        """(x, weight, y, hidden, y_stride, eps, rows)."""
+        return self._library.eyas_rms_norm
+
+
+def load_kernels(cache: Path, talk: Talk) -> NativeKernels | None:
+    """The kernels, compiled for this machine's processor into `cache/kernels` on the first call (about a second).
+
+    Args:
+        cache: eyas' cache folder.
+        talk: told when the slow path will be used, and why.
+
+    Returns:
+        None when there is no compiler or it fails.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        talk.note("no C compiler (cc, gcc, clang): the engine uses torch's own kernels, several times slower")
+        return None
+    runtime = _openmp_runtime()
+    key = fingerprint.of_json([SOURCE.read_text(), _FLAGS, compiler, str(runtime), _processor()])
+    path = cache / "kernels" / f"eyas-{key}.so"
+    if not path.exists():
+        failure = _compile(compiler, runtime, path)
+        if failure:
+            talk.note(f"{compiler} could not compile the kernels ({failure}): the engine uses torch's own, slower")
+            return None
+    return NativeKernels(path)
+
+
+def _compile(compiler: str, runtime: Path | None, path: Path) -> str | None:
+    """Compile into `path`; gives the compiler's complaint if it fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.o")
+    libraries = [str(runtime)] if runtime else []
+    command = [compiler, *_FLAGS, str(SOURCE), "-o", str(aside), *libraries, "-lm"]
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if result.returncode != 0:
+            return (result.stderr.strip().splitlines() or ["no message"])[0]
+        with atomic_file(path) as file:
+            file.write(aside.read_bytes())
+        return None
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _openmp_runtime() -> Path | None:
+    """The OpenMP library that torch has loaded: a second one beside it would mean two sets of spinning threads."""
+    for line in _lines(Path("/proc/self/maps")):
+        name = line.split(maxsplit=5)[-1].strip()
+        if "libgomp" in Path(name).name and Path(name).exists():
+            return Path(name)
+    return None
+
+
+def _processor() -> Sequence[str]:
+    """What `-march=native` depends on: a cache on a shared disk serves several machines."""
+    wanted = ("model name", "flags", "Features", "CPU part")
+    found = {line.strip() for line in _lines(Path("/proc/cpuinfo")) if line.startswith(wanted)}
+    return sorted(found) or [platform.machine()]
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
