@@ -1,30 +1,113 @@
 """The state machine over evidence: one `step` = observe, judge, remember; `run` repeats it until a wanted state.
 
-INTERFACE (for `eyas serve`; the bodies follow):
-
     folder  = RunFolder.create(runs, engine="sglang")
-    process = start_process(command, env, folder)                  # serve.engine_process
-    probes  = live_probes(Subject.of_process(process, url=url), engine=..., api_key=...)   # serve.probes
-    watcher = Supervisor(engine="sglang", version="0.5.15.post1", probes=probes, clock=SystemClock(), ...)
+    process = start_process(command, env, folder)                              # serve.engine_process
+    probes  = live_probes(Subject.of_process(process, url=url), engine="sglang", version=version)   # serve.probes
+    watcher = Supervisor(engine="sglang", version=version, probes=probes, stacks=LiveStackTaker(), folder=folder, ...)
     snapshot = watcher.run(until={StateName.READY}, on_snapshot=view.show, on_event=...)
-    watcher.prove(Proof(ok=..., text=...))                         # first-minute verdict: ready -> proven
-    outcome = stop(process, deadline_s=90, ...)                    # serve.stop
+    watcher.prove(Proof(ok=..., text=...))                                     # first-minute verdict: ready -> proven
+    outcome = stop(process, ...)                                               # serve.stop
+
+Nothing here sends a signal, starts a process or prints. Clock, probes and stacks are arguments: tests run in fake time.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from eyas.serve.state import Engine, Event, Proof, Snapshot, StateName
+from eyas.errors import EyasError
+from eyas.serve.clock import Clock, SystemClock
+from eyas.serve.crash import CrashReader
+from eyas.serve.evidence import Observation, Probes, moved_between
+from eyas.serve.judge import Judge, Verdict
+from eyas.serve.liveness import AcceptanceWatch
+from eyas.serve.log_lines import LogLine
+from eyas.serve.markers import table_for
+from eyas.serve.phase_memory import PhaseMemory, StartKey
+from eyas.serve.phases import PhaseTracker
+from eyas.serve.run_folder import RunFolder
+from eyas.serve.stacks import StackSample, StackTaker, as_text
+from eyas.serve.stall import classify, stacks_moved
+from eyas.serve.state import Cause, Engine, Event, EventKind, PhaseView, Proof, Snapshot, Stall, StateName
+from eyas.serve.timeline import Timeline, durations
+from eyas.serve.words import gpu_views, rank_views
+
+SECOND_SAMPLE_S = 10.0
+_PROGRESS_EVENT_S = 5.0
 
 
+@dataclass(slots=True)
+class _StallWatch:
+    """Between "nothing moves" and "stalled": two samples of stacks, ten seconds apart."""
+
+    first: StackSample | None = None
+    stall: Stall | None = None
+
+
+@dataclass(slots=True)
 class Supervisor:
-    """Judges one server. Nothing here sends a signal, starts a process or prints."""
+    """Judges one server.
 
-    def __init__(self, *, engine: Engine, version: str | None) -> None:
-        self.engine, self.version = engine, version
+    Args:
+        engine, version: as far as known; they choose the marker table.
+        probes: how to look. stacks: how to take stacks, None = never (a URL, a log).
+        log_only: only a log is known. has_log: whether a log is at hand at all.
+        folder: where events, stacks and the timeline are written; None = nowhere.
+        memory, key: remembered durations for the ETA.
+    """
+
+    engine: Engine
+    version: str | None
+    probes: Probes
+    clock: Clock = field(default_factory=SystemClock)
+    stacks: StackTaker | None = None
+    log_only: bool = False
+    has_log: bool = True
+    folder: RunFolder | None = None
+    memory: PhaseMemory | None = None
+    key: StartKey | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+    began_at: float = field(init=False)
+    _tracker: PhaseTracker = field(init=False)
+    _crash: CrashReader = field(init=False)
+    _judge: Judge = field(init=False)
+    _acceptance: AcceptanceWatch = field(default_factory=AcceptanceWatch)
+    _last: Snapshot | None = None
+    _seen: Observation | None = None
+    _proof: Proof | None = None
+    _stall: _StallWatch = field(default_factory=_StallWatch)
+    _warnings: dict[str, None] = field(default_factory=dict)
+    _last_line: str = ""
+    _last_progress_event: float = 0.0
+    _typical: dict[str, float] = field(default_factory=dict)
+    _listeners: list[Callable[[Event], None]] = field(default_factory=list)
+    _remembered: bool = False
+
+    def __post_init__(self) -> None:
+        self.began_at = self.clock.now()
+        first = "launch" if self.has_log else "start"
+        self._tracker = PhaseTracker(table_for(self.engine, self.version), self.began_at, first)
+        self._crash = CrashReader(self.engine)
+        self._judge = Judge(self.engine, self._tracker, self.began_at, self.log_only)
+        if self.memory is not None and self.key is not None:
+            self._typical = self.memory.typical(self.key)
+
+    # ------------------------------------------------------------------ for the caller
 
     def step(self) -> Snapshot:
         """Observe once and say what the server is doing now."""
-        raise NotImplementedError
+        now = self.clock.now()
+        seen = self.probes.observe(now)
+        self._take_lines(seen)
+        self._judge.note_moves(moved_between(self._seen, seen), seen.at)
+        self._seen = seen
+        self._acceptance.feed(seen.counters)
+        verdict = self._judge.decide(seen, has_crash_evidence=self._crash.has_evidence)
+        self._note_http(verdict, seen)
+        snapshot = self._snapshot(self._confirmed(verdict, seen), seen)
+        self._announce(snapshot)
+        self._last = snapshot
+        return snapshot
 
     def run(
         self,
@@ -33,10 +116,263 @@ class Supervisor:
         on_snapshot: Callable[[Snapshot], None] | None = None,
         on_event: Callable[[Event], None] | None = None,
         deadline_s: float | None = None,
+        stop_when: Callable[[], bool] = lambda: False,
+        poll_s: float = 1.0,
     ) -> Snapshot:
-        """Step until one of `until`, a final state, or the deadline; the last snapshot."""
-        raise NotImplementedError
+        """Step until one of `until`, a final state, the deadline, or `stop_when` (an interrupt); the last snapshot."""
+        if on_event is not None:
+            self._listeners.append(on_event)
+        end = None if deadline_s is None else self.clock.now() + deadline_s
+        try:
+            while True:
+                snapshot = self.step()
+                if on_snapshot is not None:
+                    on_snapshot(snapshot)
+                is_late = end is not None and self.clock.now() >= end
+                if snapshot.state in until or snapshot.state.is_final or is_late or stop_when():
+                    return snapshot
+                self.clock.sleep(poll_s)
+        finally:
+            if on_event is not None:
+                self._listeners.remove(on_event)
 
     def prove(self, proof: Proof) -> None:
         """Tell the state machine what the first-minute verdict found: ready becomes proven if `proof.ok`."""
-        raise NotImplementedError
+        self._proof = proof
+        self._tell("proof", proof.text, {"ok": proof.ok, "rounds": proof.rounds, "accept_length": proof.accept_length})
+
+    def note_stop_asked(self) -> None:
+        """Whoever stops the server says so before: its end is then no crash."""
+        self._judge.stop_asked = True
+        self._tell("stop", "asked to stop", {})
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the log told on its way: version, url, aux_layers, model_class, kv_tokens, ..."""
+        return self._tracker.facts
+
+    @property
+    def last(self) -> Snapshot | None:
+        """The newest snapshot."""
+        return self._last
+
+    def timeline_document(self) -> dict[str, Any]:
+        """The timeline so far (schema eyas.timeline/1)."""
+        return self.timeline.as_document(self._tracker.runs, self._last)
+
+    # ------------------------------------------------------------------ evidence
+
+    def _take_lines(self, seen: Observation) -> None:
+        for line in seen.lines:
+            self._take_line(line)
+        moved = self._tracker.feed_pending(seen.pending_bar, seen.at)
+        self._judge.note_moves(dict.fromkeys(moved, "progress bar"), seen.at)
+        self._tell_progress(seen.at)
+        for note in seen.missing:
+            self._warn(note)
+
+    def _take_line(self, line: LogLine) -> None:
+        meaning = self._tracker.feed(line)
+        if meaning.restarted:
+            self._crash = CrashReader(self.engine)
+            self._tell("note", "a new start begins in the same log", {"line": line.number})
+        self._crash.feed(line)
+        self._last_line = line.raw[:400]
+        self._judge.note_moves(dict.fromkeys(meaning.moved, line.message[:120] or "a line"), line.at)
+        if meaning.began is not None:
+            title = self._tracker.title_of(meaning.began)
+            self._tell("phase", title, {"phase": meaning.began.key, "line": line.number}, at=line.at)
+        if meaning.says:
+            self._warn(meaning.says)
+
+    def _note_http(self, verdict: Verdict, seen: Observation) -> None:
+        """An endpoint can show a phase that no log told."""
+        if verdict.state is StateName.WARMING_UP or verdict.state.is_serving:
+            began = self._tracker.saw_http(ready=verdict.state.is_serving, at=seen.at)
+            if began is not None:
+                self._tell("phase", self._tracker.title_of(began), {"phase": began.key}, at=seen.at)
+        for warning in verdict.warnings:
+            self._warn(warning)
+
+    # ------------------------------------------------------------------ stalls
+
+    def _confirmed(self, verdict: Verdict, seen: Observation) -> Verdict:
+        """A suspected stall becomes one when two samples of stacks agree, or when no stacks can be had."""
+        if not verdict.suspects_stall:
+            if self._stall.first is not None and self._stall.stall is not None:
+                self._tell("note", "it moves again", {})
+            self._stall = _StallWatch()
+            return verdict
+        if self._stall.stall is not None:
+            return verdict
+        if self.stacks is None or not seen.processes:
+            self._stall.stall = self._classify(StackSample(at=seen.at, ranks=()), None, seen)
+            return verdict
+        if self._stall.first is None:
+            self._stall.first = self.stacks.take(seen.processes, seen.at)
+            self._tell("stacks", "nothing moves: first sample of stacks taken", {"ranks": len(self._stall.first.ranks)})
+        elif seen.at - self._stall.first.at >= SECOND_SAMPLE_S:
+            return self._second_sample(verdict, self._stall.first, seen)
+        state = self._last.state if self._last is not None else StateName.STARTING
+        waiting = state if state is not StateName.STALLED else StateName.STARTING
+        return replace(verdict, state=waiting, reason=f"{verdict.reason}; taking stacks twice, 10 s apart")
+
+    def _second_sample(self, verdict: Verdict, first: StackSample, seen: Observation) -> Verdict:
+        assert self.stacks is not None
+        second = self.stacks.take(seen.processes or (), self.clock.now())
+        if stacks_moved(first, second):
+            self._judge.note_moves({"progress": "the stacks of a rank changed between two samples"}, seen.at)
+            self._stall = _StallWatch()
+            state = self._last.state if self._last is not None else StateName.STARTING
+            return replace(verdict, state=state, reason="slow, not hung: the stacks change", suspects_stall=False)
+        self._stall.stall = self._classify(first, second, seen)
+        return verdict
+
+    def _classify(self, first: StackSample, second: StackSample | None, seen: Observation) -> Stall:
+        run = self._tracker.current
+        stall = classify(
+            first,
+            second,
+            phase=run.id,
+            phase_title=self._tracker.title_of(run),
+            role=run.role,
+            engine=self.engine,
+            version=self.version,
+            evidence=self._judge.unmoved(seen.at),
+        )
+        if self.folder is None or not first.ranks:
+            return stall
+        text = as_text(first) + ("\n" + as_text(second) if second is not None else "")
+        try:
+            return replace(stall, stack_files=(str(self.folder.write_stacks(text)),))
+        except EyasError as error:
+            return replace(stall, notes=(*stall.notes, f"the stacks could not be written: {error.why}"))
+
+    # ------------------------------------------------------------------ words
+
+    def _snapshot(self, verdict: Verdict, seen: Observation) -> Snapshot:
+        state, reason = verdict.state, verdict.reason
+        proof = self._proof or self._acceptance.proof()
+        if state is StateName.READY and proof is not None and proof.ok:
+            state, reason = StateName.PROVEN, f"{reason}; {proof.text}"
+        elif state is StateName.READY and proof is not None:
+            self._warn(proof.text)
+        stall = self._stall.stall if state is StateName.STALLED else None
+        standing = [*self._warnings, *self._acceptance.warnings]
+        return Snapshot(
+            at=seen.at,
+            elapsed_s=seen.at - self.began_at,
+            engine=self.engine,
+            version=self.version or self._tracker.facts.get("version"),
+            state=state,
+            reason=stall.what + "; " + reason if stall is not None else reason,
+            phase=None if state.is_final or state.is_serving else self._phase_view(seen.at),
+            ready_eta_s=self._ready_eta(seen.at) if state in (StateName.STARTING, StateName.WARMING_UP) else None,
+            cause=self._cause(seen) if state is StateName.CRASHED or self._tracker.core_died else None,
+            stall=stall,
+            proof=proof,
+            ranks=rank_views(seen.processes or ()),
+            gpus=gpu_views(seen.gpus or ()),
+            endpoints={path: str(answer) for path, answer in seen.endpoints.items()},
+            warnings=tuple(dict.fromkeys(standing)),
+            last_line=self._last_line,
+        )
+
+    def _cause(self, seen: Observation) -> Cause:
+        before = [run for run in self._tracker.runs if run.id not in ("draining",)]
+        title = self._tracker.title_of(before[-1]).removesuffix(": done, going on")
+        return self._crash.cause(
+            seen.exit, phase=title, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
+        )
+
+    def _phase_view(self, now: float) -> PhaseView:
+        run = self._tracker.current
+        eta: float | None = None
+        if run.ended_at is None and run.bar_eta is not None:
+            eta = max(run.bar_eta - (now - run.bar_at), 0.0)
+        elif run.ended_at is None and run.key in self._typical:
+            eta = max(self._typical[run.key] - (now - run.began_at), 0.0)
+        activity = self._judge.activity(now)
+        return PhaseView(
+            id=run.id,
+            title=self._tracker.title_of(run) + (f"; {activity}" if activity else ""),
+            role=run.role,
+            progress=run.progress,
+            elapsed_s=now - run.began_at,
+            eta_s=eta,
+            quiet_s=self._judge.quiet_s(now),
+            budget_s=self._judge.budget_s(now),
+        )
+
+    def _ready_eta(self, now: float) -> float | None:
+        """What the remembered starts still had before them from this phase on."""
+        run = self._tracker.current
+        names = list(self._typical)
+        if run.key not in names:
+            return None
+        rest = sum(self._typical[name] for name in names[names.index(run.key) + 1 :])
+        return rest + max(self._typical[run.key] - (now - run.began_at), 0.0)
+
+    # ------------------------------------------------------------------ events
+
+    def _announce(self, snapshot: Snapshot) -> None:
+        changed = self._last is None or self._last.state is not snapshot.state
+        if changed:
+            self._tell("state", snapshot.reason, {"from": str(self._last.state) if self._last else None}, snapshot)
+            if snapshot.state.is_serving and not self._remembered:
+                self._remember()
+        if self.folder is not None and (changed or snapshot.state.is_final):
+            self._write("timeline.json", self.timeline.as_document(self._tracker.runs, snapshot))
+            self._write("last.json", snapshot.as_document())
+
+    def _remember(self) -> None:
+        self._remembered = True
+        if self.memory is not None and self.key is not None:
+            self.memory.remember(self.key, durations(self._tracker.runs))
+
+    def _tell_progress(self, now: float) -> None:
+        run = self._tracker.current
+        if run.progress is None or run.ended_at is not None or now - self._last_progress_event < _PROGRESS_EVENT_S:
+            return
+        self._last_progress_event = now
+        progress = run.progress
+        total = "?" if progress.total is None else f"{progress.total:g}"
+        text = f"{self._tracker.title_of(run)}: {progress.done:g}/{total} {progress.unit}"
+        self._tell("progress", text.rstrip(), {"done": progress.done, "total": progress.total, "phase": run.key})
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warnings:
+            self._warnings[text] = None
+            self._tell("warning", text, {})
+
+    def _tell(
+        self,
+        kind: EventKind,
+        text: str,
+        data: Mapping[str, Any],
+        snapshot: Snapshot | None = None,
+        *,
+        at: float | None = None,
+    ) -> None:
+        when = self.clock.now() if at is None else at
+        state = snapshot.state if snapshot else (self._last.state if self._last else StateName.STARTING)
+        event = Event(at=when, elapsed_s=when - self.began_at, kind=kind, state=state, text=text, data=dict(data))
+        self.timeline.add(event)
+        if self.folder is not None:
+            try:
+                self.folder.append_event(event.as_document())
+            except EyasError as error:
+                self._lost(error)
+        for listener in self._listeners:
+            listener(event)
+
+    def _write(self, name: str, document: Mapping[str, Any]) -> None:
+        assert self.folder is not None
+        try:
+            self.folder.write_document(name, document)
+        except EyasError as error:
+            self._lost(error)
+
+    def _lost(self, error: EyasError) -> None:
+        """A full disk loses our notes, never the server: say it once and go on watching."""
+        self._warnings.setdefault(f"the run folder cannot be written: {error.why}", None)

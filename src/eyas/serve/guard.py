@@ -1,0 +1,160 @@
+"""The small parent of an engine: no orphan, ever. Run as a script of its own; uses only the standard library.
+
+    python -I guard.py STATUS_FD LIFELINE_FD DEADLINE_S COMMAND...
+
+- It is a child subreaper: whatever the engine's processes leave behind becomes its child, also after setsid.
+- It notices the death of whoever started it (end of file on LIFELINE_FD), even by SIGKILL, and then ends the engine:
+  SIGTERM, DEADLINE_S, SIGKILL.
+- When the engine's main process ends, it ends what is left of the tree.
+- The engine's main process gets SIGKILL if the guard itself is killed (PR_SET_PDEATHSIG).
+Status lines: "pid N", "failed ERRNO", "exit CODE" (as a shell says it: 128 + signal), "left N" (processes that
+outlived their main process and were ended), "gone".
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_S = 0.1
+_LEFTOVER_S = 5.0
+
+
+def main(arguments: list[str]) -> int:
+    """Guard one command; its exit code."""
+    status, lifeline, deadline = int(arguments[0]), int(arguments[1]), float(arguments[2])
+    command = arguments[3:]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    child = _start(command, libc, status, lifeline)
+    if child is None:
+        return 127
+    code = _watch(child, lifeline, deadline)
+    _say(status, f"exit {code}")
+    left = _end_all(_descendants(), _LEFTOVER_S)
+    if left:
+        _say(status, f"left {left}")
+    _say(status, "gone")
+    return code
+
+
+def _start(command: list[str], libc: ctypes.CDLL, status: int, lifeline: int) -> int | None:
+    """Fork and exec; the child's pid, or None after saying "failed ERRNO"."""
+    told_read, told_write = os.pipe()  # closed by a good exec
+    guard = os.getpid()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(status)
+            os.close(lifeline)
+            for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_DFL)
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != guard:
+                os._exit(127)
+            os.execvpe(command[0], command, os.environ)
+        except OSError as error:
+            os.write(told_write, str(error.errno).encode())
+        finally:
+            os._exit(127)
+    os.close(told_write)
+    problem = os.read(told_read, 16).decode()
+    os.close(told_read)
+    if problem:
+        os.waitpid(child, 0)
+        _say(status, f"failed {problem}")
+        return None
+    _say(status, f"pid {child}")
+    return child
+
+
+def _watch(child: int, lifeline: int, deadline: float) -> int:
+    """Wait for the main process; end it when whoever started us is gone."""
+    end: float | None = None
+    while True:
+        code = _reap(child)
+        if code is not None:
+            return code
+        if end is None:
+            ready, _, _ = select.select([lifeline], [], [], _POLL_S)
+            if ready and not os.read(lifeline, 1):
+                _send(child, signal.SIGTERM)
+                # SIGTERM waits at a stopped process until it goes on
+                _send(child, signal.SIGCONT)
+                end = time.monotonic() + deadline
+        else:
+            time.sleep(_POLL_S)
+            if time.monotonic() > end:
+                for pid in (child, *_descendants()):
+                    _send(pid, signal.SIGKILL)
+
+
+def _reap(main_child: int) -> int | None:
+    """Collect ended children, adopted ones too; the main one's exit code when it is among them."""
+    code = None
+    while True:
+        try:
+            pid, state = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return code
+        if pid == 0:
+            return code
+        if pid == main_child:
+            value = os.waitstatus_to_exitcode(state)
+            code = 128 - value if value < 0 else value
+
+
+def _descendants() -> list[int]:
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+                if fields[0] != "Z":
+                    parents[int(name)] = int(fields[1])
+    mine = {os.getpid()}
+    while found := {pid for pid, parent in parents.items() if parent in mine and pid not in mine}:
+        mine |= found
+    return sorted(mine - {os.getpid()})
+
+
+def _end_all(pids: list[int], grace_s: float) -> int:
+    """SIGTERM, a grace, SIGKILL, until nothing is left; how many there were at first."""
+    count = len(pids)
+    for pid in pids:
+        _send(pid, signal.SIGTERM)
+        _send(pid, signal.SIGCONT)
+    end = time.monotonic() + grace_s
+    while pids := _living_descendants():
+        if time.monotonic() > end:
+            for pid in pids:
+                _send(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    return count
+
+
+def _living_descendants() -> list[int]:
+    _reap(-1)
+    return _descendants()
+
+
+def _send(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _say(status: int, text: str) -> None:
+    with contextlib.suppress(OSError):
+        os.write(status, f"{text}\n".encode())
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        sys.exit(main(sys.argv[1:]))

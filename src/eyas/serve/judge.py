@@ -1,0 +1,309 @@
+"""From evidence to a state: the rules, in the order in which they hold. Remembers when what was seen; does nothing.
+
+Order: ended -> frozen -> draining -> serving or not by HTTP and log -> moving within the phase's budget -> stalled.
+A phase has a budget without progress, not a time limit: whoever still moves is never called hung.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from eyas.serve.evidence import Answer, Observation
+from eyas.serve.liveness import TokenProgress
+from eyas.serve.markers import PhaseRule
+from eyas.serve.phases import PhaseTracker
+from eyas.serve.state import Engine, StateName
+
+# Evidence of work by itself; a phase's `strong` adds to it. CPU and GPU load are weak: an NCCL spin has both.
+_STRONG = frozenset(
+    {
+        "log",
+        "progress",
+        "phase",
+        "port",
+        "endpoint",
+        "tokens",
+        "disk",
+        "page-ins",
+        "gpu-memory",
+        "processes",
+        "compilers",
+    }
+)
+_WEAK = frozenset({"cpu", "gpu-util"})
+_FROZEN_S = 10.0
+_LOG_END_S = 5.0
+_GRACE_S = 20.0  # between the log's "ready" and the first good answer
+_CONSTANT_S = 0.3  # SGLang's /health waits a second for a sign of life; one that answers at once has been switched off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A state and why; `suspects_stall` = nothing moves beyond the budget, the stacks decide."""
+
+    state: StateName
+    reason: str
+    suspects_stall: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Judge:
+    """The rules' memory. `log_only`: no process, port or endpoint is at hand, only a log."""
+
+    engine: Engine
+    tracker: PhaseTracker
+    began_at: float
+    log_only: bool = False
+    strong_at: float = 0.0
+    weak_at: float = 0.0
+    last_moves: dict[str, tuple[float, str]] = field(default_factory=dict)
+    ever_healthy: bool = False
+    ever_open: bool = False
+    stop_asked: bool = False
+    _frozen_since: float | None = None
+    _sick_since: float | None = None
+    _tokens: TokenProgress = field(default_factory=TokenProgress)
+    _no_tokens_s: float = 0.0
+    _tokens_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.strong_at = self.weak_at = self.began_at
+
+    # ------------------------------------------------------------------ memory
+
+    def note_moves(self, moves: Mapping[str, str], at: float) -> None:
+        """What moved: words by kind of evidence."""
+        strong = _STRONG | self.rule.strong
+        for kind, words in moves.items():
+            self.last_moves[kind] = (at, words)
+            if kind in strong:
+                self.strong_at = max(self.strong_at, at)
+            if kind in strong or kind in _WEAK:
+                self.weak_at = max(self.weak_at, at)
+            if kind == "tokens":
+                self._tokens_at = at
+
+    @property
+    def rule(self) -> PhaseRule:
+        """The current phase's rule."""
+        return self.tracker.table.phases[self.tracker.current.id]
+
+    def quiet_s(self, now: float) -> float:
+        """Since anything counted as progress."""
+        return now - self.strong_at
+
+    def budget_s(self, now: float) -> float:
+        """How long that may last here: longer while something at least spins."""
+        rule = self.rule
+        spins = now - self.weak_at < rule.quiet_s and self.weak_at > self.strong_at
+        return rule.busy_s if spins else rule.quiet_s
+
+    # ------------------------------------------------------------------ rules
+
+    def decide(self, seen: Observation, *, has_crash_evidence: bool) -> Verdict:
+        """The state that the evidence gives, this look included."""
+        self._remember_health(seen)
+        self._no_tokens_s = self._tokens.feed(seen.counters, seen.at)
+        for rule in (self._ended, self._log_ended, self._frozen, self._draining, self._by_http, self._serving):
+            verdict = rule(seen, has_crash_evidence)
+            if verdict is not None:
+                return verdict
+        return self._starting(seen)
+
+    def _remember_health(self, seen: Observation) -> None:
+        health = self._health(seen)
+        self.ever_open |= seen.port == "open"
+        if health is not None and health.code == 200:
+            self.ever_healthy, self._sick_since = True, None
+        elif health is not None and self.ever_healthy and self._sick_since is None:
+            self._sick_since = seen.at
+        stopped = [p for p in seen.processes or () if p.status in ("T", "t")]
+        self._frozen_since = (self._frozen_since or seen.at) if stopped else None
+
+    def _ended(self, seen: Observation, has_crash_evidence: bool) -> Verdict | None:
+        facts = seen.exit
+        if facts is None:
+            return None
+        tracker = self.tracker
+        asked = facts.asked or self.stop_asked
+        if asked and not tracker.core_died:
+            return Verdict(state=StateName.STOPPED, reason=f"ended after it was asked to (exit code {facts.code})")
+        said_goodbye = tracker.draining_at is not None or tracker.finished_at is not None
+        if tracker.core_died or tracker.self_killed or has_crash_evidence:
+            return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
+        if facts.code == 0 or (facts.code in (130, 143, None) and said_goodbye):
+            return Verdict(state=StateName.STOPPED, reason=f"ended by itself (exit code {_or_unknown(facts.code)})")
+        return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
+
+    def _log_ended(self, seen: Observation, has_crash_evidence: bool) -> Verdict | None:
+        """Only a log: its last words are all there is."""
+        if not self.log_only:
+            return None
+        tracker = self.tracker
+        quiet = self.quiet_s(seen.at)
+        if tracker.self_killed or (tracker.core_died and (tracker.finished_at or has_crash_evidence)):
+            return Verdict(state=StateName.CRASHED, reason="the log tells of its death")
+        if tracker.finished_at is not None:
+            return Verdict(state=StateName.STOPPED, reason="the log ends with the server's goodbye")
+        if has_crash_evidence and tracker.ready_at is None and quiet >= _LOG_END_S:
+            return Verdict(state=StateName.CRASHED, reason=f"the log ends with a fatal error, {quiet:.0f} s ago")
+        if tracker.draining_at is not None and quiet >= self.tracker.table.phases["draining"].quiet_s:
+            return Verdict(state=StateName.STOPPED, reason="the log ends while draining")
+        return None
+
+    def _frozen(self, seen: Observation, _: bool) -> Verdict | None:
+        if self._frozen_since is None or seen.at - self._frozen_since < _FROZEN_S:
+            return None
+        stopped = [p for p in seen.processes or () if p.status in ("T", "t")]
+        names = ", ".join(f"{p.label or p.title[:30]} (pid {p.pid})" for p in stopped)
+        return Verdict(
+            state=StateName.STALLED,
+            reason=f"stopped by a signal for {seen.at - self._frozen_since:.0f} s: {names}",
+            suspects_stall=True,
+        )
+
+    def _draining(self, seen: Observation, _: bool) -> Verdict | None:
+        tracker = self.tracker
+        if tracker.dying_at is not None and (tracker.self_killed or tracker.core_died) and seen.port != "refused":
+            return Verdict(
+                state=StateName.UNHEALTHY, reason="the log tells of the engine's death; its process is still there"
+            )
+        if tracker.dying_at is not None and seen.exit is None and not self.log_only:
+            return Verdict(state=StateName.UNHEALTHY, reason="the engine is dying: it ends its processes")
+        if self.stop_asked or tracker.draining_at is not None:
+            by = "we asked it to end" if self.stop_asked else "the log says that it shuts down"
+            return Verdict(state=StateName.DRAINING, reason=by)
+        return None
+
+    def _by_http(self, seen: Observation, _: bool) -> Verdict | None:
+        health = self._health(seen)
+        if health is None:
+            return None
+        if health.code == 200:
+            return self._alive(seen, "/health answers 200", health)
+        if health.code == 503 and self.engine == "vllm":
+            return Verdict(
+                state=StateName.UNHEALTHY,
+                reason="vLLM's /health answers 503: its engine core is dead (it never says so while starting)",
+            )
+        if health.code == 503:
+            return self._after_503(seen)
+        if self.ever_healthy:
+            return self._was_healthy(seen, health)
+        if health.code in (401, 403, 404, 405) and seen.endpoints.get("/v1/models", Answer(code=0)).code == 200:
+            return self._alive(seen, "/v1/models answers 200 (there is no open /health)", None)
+        return None
+
+    def _after_503(self, seen: Observation) -> Verdict:
+        ready_at = self.tracker.ready_at
+        if not self.ever_healthy and (ready_at is None or seen.at - ready_at < _GRACE_S):
+            quiet = self.quiet_s(seen.at)
+            if quiet > self.budget_s(seen.at) and self.tracker.current.id == "warm-up":
+                return Verdict(
+                    state=StateName.STALLED,
+                    reason=f"the warm-up request has not ended and nothing has moved for {quiet:.0f} s",
+                    suspects_stall=True,
+                )
+            return Verdict(
+                state=StateName.WARMING_UP,
+                reason="/health answers 503 and it was never ready: HTTP is up, the warm-up request is running",
+            )
+        if seen.at - self._tokens_at < 30 and self._tokens_at:
+            return Verdict(
+                state=StateName.READY,
+                reason="tokens flow",
+                warnings=("/health answers 503 though tokens flow: a batch longer than its 20 s",),
+            )
+        return Verdict(state=StateName.UNHEALTHY, reason="/health answers 503 after it had been ready")
+
+    def _was_healthy(self, seen: Observation, health: Answer) -> Verdict:
+        sick = seen.at - (self._sick_since if self._sick_since is not None else seen.at)
+        if health.failure == "refused" and seen.processes is None:
+            return Verdict(
+                state=StateName.UNREACHABLE, reason=f"it was ready and now refuses connections ({sick:.0f} s)"
+            )
+        return Verdict(state=StateName.UNHEALTHY, reason=f"/health: {health} for {sick:.0f} s after it had been ready")
+
+    def _serving(self, seen: Observation, _: bool) -> Verdict | None:
+        ready_at, health = self.tracker.ready_at, self._health(seen)
+        if ready_at is None:
+            return None
+        verdict = self._alive(seen, "the log says that it is ready", None)
+        if health is not None and seen.at - ready_at > _GRACE_S:
+            warning = f"the log says ready, but /health: {health}; is the URL right?"
+            return Verdict(state=verdict.state, reason=verdict.reason, warnings=(*verdict.warnings, warning))
+        return verdict
+
+    def _alive(self, seen: Observation, why: str, health: Answer | None) -> Verdict:
+        """Serving, by its own word: but does a token come?"""
+        warnings: list[str] = []
+        if self.engine == "sglang" and health is not None and health.elapsed_s < _CONSTANT_S:
+            warnings.append("/health answers at once: it seems to be switched to a constant 200 and proves nothing")
+        limit = self.tracker.table.phases["ready"].quiet_s
+        if seen.canary is not None and seen.canary.code != 200:
+            return Verdict(
+                state=StateName.STALLED,
+                reason=f"{why}, but a canary generation got no answer ({seen.canary}, {seen.canary.elapsed_s:.0f} s)",
+                suspects_stall=True,
+            )
+        if self._no_tokens_s > limit:
+            running = seen.counters.running if seen.counters and seen.counters.running else 0
+            return Verdict(
+                state=StateName.STALLED,
+                reason=f"{why}, but {running:.0f} requests run and no token has come for {self._no_tokens_s:.0f} s",
+                suspects_stall=True,
+            )
+        stats = self.tracker.serving
+        if stats.get("running", 0) > 0 and stats.get("throughput", 1) == 0 and "tokens" not in self.last_moves:
+            warnings.append(f"its log counts {stats['running']:.0f} running requests at 0 tokens/s")
+        return Verdict(state=StateName.READY, reason=why, warnings=tuple(warnings))
+
+    def _starting(self, seen: Observation) -> Verdict:
+        nobody = seen.processes is None and not self.log_only and not self.tracker.facts and len(self.tracker.runs) == 1
+        if nobody and seen.port != "open" and not self.last_moves.get("log"):
+            return Verdict(
+                state=StateName.UNREACHABLE,
+                reason="nothing listens there; without a process or a log, starting and dead look the same",
+            )
+        state = StateName.WARMING_UP if self.tracker.current.id == "warm-up" else StateName.STARTING
+        quiet, budget = self.quiet_s(seen.at), self.budget_s(seen.at)
+        if quiet > budget:
+            note = " (only its log is known: it may also be dead)" if self.log_only else ""
+            return Verdict(
+                state=StateName.STALLED,
+                reason=f"nothing has moved for {quiet:.0f} s; this phase may be silent for {budget:.0f} s{note}",
+                suspects_stall=True,
+            )
+        return Verdict(state=state, reason=self._latest_move(seen.at))
+
+    # ------------------------------------------------------------------ words
+
+    def _health(self, seen: Observation) -> Answer | None:
+        return seen.endpoints.get("/health")
+
+    def _latest_move(self, now: float) -> str:
+        newest = max(self.last_moves.items(), key=lambda item: item[1][0], default=None)
+        if newest is None:
+            return "nothing has moved yet"
+        kind, (at, words) = newest
+        return f"{kind}: {words}" + (f", {now - at:.0f} s ago" if now - at >= 2 else "")
+
+    def activity(self, now: float) -> str:
+        """What works at the moment, for whoever wonders at a silent phase: compilers, disk, or ""."""
+        recent = [
+            words
+            for kind in ("compilers", "disk")
+            if (move := self.last_moves.get(kind)) is not None
+            for at, words in [move]
+            if now - at < 10
+        ]
+        return ", ".join(recent)
+
+    def unmoved(self, now: float) -> tuple[str, ...]:
+        """What did not move, each with how long: the evidence of a stall."""
+        rows = [f"{kind}: last {now - at:.0f} s ago ({words})" for kind, (at, words) in sorted(self.last_moves.items())]
+        return tuple(rows) or ("nothing has moved since we began to look",)
+
+
+def _or_unknown(code: int | None) -> str:
+    return "not known" if code is None else str(code)

@@ -1,0 +1,92 @@
+"""Follows a log file that somebody else writes: new bytes to lines, with times. Copes with truncation and rotation."""
+
+import os
+from pathlib import Path
+
+from eyas.errors import ExitCode, EyasError
+from eyas.serve.log_lines import Bar, LineSplitter, LogLine, parse_bar
+
+_SLICE_BYTES = 1 << 22
+_ZONE_STEP_S = 900.0  # time zones differ by quarters of an hour
+
+
+class LogUnreadable(EyasError):
+    """A log that cannot be opened."""
+
+    code = "log-unreadable"
+    exit_code = ExitCode.USAGE
+
+
+class LogTail:
+    """One file. A log that is there when we come is old: its lines get the times that they carry.
+
+    Args:
+        path: the file; it may come into being later if `must_exist` is off.
+
+    Raises:
+        LogUnreadable: it cannot be read, or is not there although it must be.
+    """
+
+    def __init__(self, path: Path, *, must_exist: bool = True) -> None:
+        self.path = Path(path)
+        self._splitter = LineSplitter()
+        self._offset = 0
+        self._inode: int | None = None
+        self._is_first = True
+        if must_exist:
+            try:
+                with open(self.path, "rb"):
+                    pass
+            except OSError as error:
+                raise LogUnreadable(
+                    f"cannot read {path}",
+                    str(path),
+                    error.strerror or str(error),
+                    "give the file that the engine's stdout and stderr go to, its PID, or its URL",
+                ) from error
+
+    def read(self, now: float) -> tuple[LogLine, ...]:
+        """What was written since the last time."""
+        try:
+            with open(self.path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self._inode, self._offset, self._splitter = status.st_ino, 0, LineSplitter()
+                file.seek(self._offset)
+                lines: list[LogLine] = []
+                before = self._offset
+                while data := file.read(_SLICE_BYTES):
+                    self._offset += len(data)
+                    lines += self._splitter.feed(data, now)
+        except FileNotFoundError:
+            return ()
+        if self._offset == before and self._splitter.pending and self.pending_bar is None:
+            # Nobody has gone on with the last line: it ended without a newline, as the last words of a process do.
+            lines += self._splitter.flush(now)
+        if self._is_first and lines:
+            self._is_first = False
+            return _dated(lines, min(status.st_mtime, now))
+        self._is_first = self._is_first and not lines
+        return tuple(lines)
+
+    @property
+    def pending_bar(self) -> Bar | None:
+        """The bar in the unended rest of the log."""
+        return parse_bar(self._splitter.pending)
+
+
+def _dated(lines: list[LogLine], last_at: float) -> tuple[LogLine, ...]:
+    """Old lines with their own times: printed stamps, moved by whole quarters of an hour to end near `last_at`."""
+    from dataclasses import replace
+
+    stamps = [line.stamp for line in lines if line.stamp is not None]
+    if not stamps:
+        return tuple(replace(line, at=last_at) for line in lines)
+    shift = round((last_at - stamps[-1]) / _ZONE_STEP_S) * _ZONE_STEP_S
+    dated: list[LogLine] = []
+    at = stamps[0] + shift
+    for line in lines:
+        if line.stamp is not None:
+            at = max(at, line.stamp + shift)
+        dated.append(replace(line, at=min(at, max(last_at, stamps[-1] + shift))))
+    return tuple(dated)

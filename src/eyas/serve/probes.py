@@ -1,0 +1,99 @@
+"""The live `Probes`: log, processes, GPUs, port, endpoints and counters of one subject, as far as each is at hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from eyas.serve.endpoints import BackgroundQuestion, Endpoints
+from eyas.serve.evidence import Answer, ExitFacts, Observation, ProcessFacts
+from eyas.serve.gpu_counters import GpuCounters
+from eyas.serve.log_lines import LogLine
+from eyas.serve.log_tail import LogTail
+from eyas.serve.process_tree import is_alive, start_ticks, tree_of
+from eyas.serve.state import Engine
+from eyas.serve.subject import Subject
+
+
+@dataclass(slots=True)
+class LiveProbes:
+    """Looks at one subject. Whatever is missing is named in `Observation.missing`."""
+
+    subject: Subject
+    log: LogTail | None
+    endpoints: Endpoints | None
+    gpus: GpuCounters
+    canary: "BackgroundQuestion[Answer] | None" = None
+    _ticks: int | None = None
+    _was_healthy: bool = False
+    _missing: list[str] = field(default_factory=list)
+
+    def observe(self, now: float) -> Observation:
+        """Look once."""
+        processes, ended = self._processes()
+        lines = self._lines(now)
+        health = self.endpoints.health(is_ready=self._was_healthy) if self.endpoints is not None else {}
+        self._was_healthy = any(answer.code == 200 for answer in health.values())
+        counters = self.endpoints.counters() if self.endpoints is not None and self._was_healthy else None
+        pids = None if processes is None else [p.pid for p in processes]
+        gpus = None if self.subject.log_only else self.gpus.read(pids)
+        return Observation(
+            at=now,
+            lines=lines,
+            pending_bar=self.log.pending_bar if self.log is not None else None,
+            port=self.endpoints.port() if self.endpoints is not None else "unknown",
+            endpoints=health,
+            processes=processes,
+            gpus=gpus,
+            counters=counters,
+            exit=ended,
+            canary=self.canary.poll() if self.canary is not None and self._was_healthy else None,
+            missing=self._what_is_missing(),
+        )
+
+    def _lines(self, now: float) -> tuple[LogLine, ...]:
+        return self.log.read(now) if self.log is not None else ()
+
+    def _processes(self) -> tuple[tuple[ProcessFacts, ...] | None, ExitFacts | None]:
+        if self.subject.pid is None:
+            return None, None
+        process = self.subject.process
+        if process is not None:
+            tree = tuple(p for p in tree_of(process.guard_pid) if p.pid != process.guard_pid)
+            process.known_pids |= {p.pid for p in tree}
+            return tree, process.exit_facts()
+        ticks = start_ticks(self.subject.pid)
+        self._ticks = self._ticks if self._ticks is not None else ticks
+        if ticks is None or ticks != self._ticks or not is_alive(self.subject.pid):
+            return (), ExitFacts(code=None)
+        return tree_of(self.subject.pid), None
+
+    def _what_is_missing(self) -> tuple[str, ...]:
+        notes = [self.gpus.missing] if self.gpus.missing and not self.subject.log_only else []
+        if self.endpoints is not None:
+            notes += self.endpoints.notes
+        return tuple(note for note in notes if note)
+
+
+def live_probes(
+    subject: Subject,
+    *,
+    engine: Engine,
+    version: str | None,
+    api_key: str | None = None,
+    canary: Callable[[], Answer] | None = None,
+    canary_every_s: float = 60.0,
+) -> LiveProbes:
+    """Probes for a subject.
+
+    Args:
+        canary: a generation to make now and then (it writes to the server: only if wished for).
+
+    Raises:
+        LogUnreadable: the log that was named cannot be read.
+    """
+    return LiveProbes(
+        subject=subject,
+        log=LogTail(subject.log, must_exist=subject.process is None) if subject.log is not None else None,
+        endpoints=Endpoints(subject.url, engine, version, api_key) if subject.url is not None else None,
+        gpus=GpuCounters(),
+        canary=BackgroundQuestion(canary, canary_every_s) if canary is not None else None,
+    )
