@@ -84,7 +84,8 @@ def inverse_frequencies(rope: Rope, head_dim: int, max_positions: int) -> tuple[
         max_position_embeddings=max_positions,
         rope_parameters=parameters,
     )
-    frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    with torch.device("cpu"):  # real numbers also when the draft is being built on the meta device
+        frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     return frequencies.float(), float(scale)
 
 
