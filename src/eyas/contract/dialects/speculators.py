@@ -125,6 +125,7 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
             if name not in names
         },
         losses=tuple(lost),
+        keeps_copied_embedding=True,
         notes=() if "loss-aux-boundaries" not in codes else ("eagle_aux_hidden_state_layer_ids is null",),
     )
 

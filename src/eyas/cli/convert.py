@@ -1,0 +1,158 @@
+"""`eyas convert`: parse, call, render."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from eyas.cli.output import JsonFlag, emit
+from eyas.cli.terminal import Terminal
+from eyas.contract.conversion import ConversionPlan
+from eyas.contract.conversion_apply import Converted
+from eyas.contract.draft_reading import DraftReading
+from eyas.contract.target_spec import TargetSpec
+
+_SHOWN_BYTES = ("B", "kB", "MB", "GB", "TB")
+
+
+def convert(
+    draft: Path,
+    out: Path | None = None,
+    /,
+    *,
+    to: str,
+    target: str | None = None,
+    allow: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    replace: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonFlag = False,
+) -> int:
+    """Translate a draft into another format: every tensor and every switch, or a refusal that names what is lost.
+
+    Plans from headers, validates every shape, copies the data in slices, compares what it wrote with the source, and
+    only then renames the folder into place. Beside the weights it writes eyas.json: every switch, where its value came
+    from, fingerprints, and what was lost with --allow. Tokenizer files and model cards stay behind (and are named).
+
+    Parameters
+    ----------
+    draft
+        The draft's folder, or its weight file with config.json beside it.
+    out
+        Folder to write. Not needed with --dry-run and for llama.cpp.
+    to
+        sglang (specforge), speculators, vllm, eagle, modelopt, angelslim, torchspec, trtllm; llama.cpp prints the
+        command of its own converter.
+    target
+        A Hugging Face folder, a config.json, a hub id or smollm2-135m: for what the format wants from the target
+        (its embedding, its depth for the aux layer ids).
+    allow
+        Go on in spite of the finding or loss with this code; may be given several times, and is recorded.
+    dry_run
+        Show the plan, write nothing.
+    replace
+        Swap out a folder that is there already.
+    """
+    from eyas.contract.dialects.llama_cpp import NAMES
+    from eyas.contract.dialects.registry import dialect_named
+    from eyas.contract.read_checkpoint import read_checkpoint
+    from eyas.contract.read_draft import read_draft
+
+    talk = Terminal()
+    is_llama_cpp = to.lower() in NAMES
+    dialect = None if is_llama_cpp else dialect_named(to)
+    target_spec = _target(target, talk)
+    reading = read_draft(read_checkpoint(draft), target_spec)
+    if dialect is None:
+        return _llama_cpp(reading, target_spec, draft, out, json)
+    from eyas.contract.conversion_plan import plan_conversion
+
+    plan = plan_conversion(reading, dialect, target_spec, allow)
+    for note in plan.notes:
+        talk.note(note)
+    if dry_run or out is None:
+        why = "dry run" if dry_run else "no OUT given"
+        return emit(_document(plan, None), _text(plan) + f"\n{why}: nothing was written", json=json)
+    done = _write(plan, out, talk, replace)
+    return emit(_document(plan, done), _text(plan) + f"\nwrote {out}", json=json)
+
+
+def _target(name: str | None, talk: Terminal) -> TargetSpec | None:
+    from eyas.contract.target_spec import read_target
+
+    if name is None:
+        return None
+    path = Path(name)
+    if path.exists():
+        return read_target(path)
+    from eyas.cli.target_option import target_folder
+
+    return read_target(target_folder(name, talk))
+
+
+def _write(plan: ConversionPlan, out: Path, talk: Terminal, replace: bool) -> Converted:
+    from eyas.contract.conversion_apply import apply_conversion, free_bytes_missing
+    from eyas.records.atomic import WriteFailed
+
+    missing = free_bytes_missing(plan, out)
+    if missing:
+        raise WriteFailed(
+            f"no room for {out}",
+            str(out),
+            f"{_size(plan.num_bytes)} are needed, {_size(missing)} are missing; nothing was written",
+            "free some space or choose another disk",
+        )
+    return apply_conversion(plan, out, talk, replace=replace)
+
+
+def _text(plan: ConversionPlan) -> str:
+    reading = plan.reading
+    width = max((len(tensor.origin) for tensor in plan.tensors), default=0)
+    lines = [
+        f"{reading.checkpoint.where}: {reading.dialect} ({'; '.join(reading.evidence)})",
+        f"to {plan.dialect}: {len(plan.tensors)} tensors, {_size(plan.num_bytes)}",
+    ]
+    lines += [f"  {t.origin:<{width}}  ->  {t.name}  {t.dtype} {list(t.shape)}" for t in plan.tensors]
+    lines += [f"  {name:<{width}}  --  {why}" for name, why in plan.dropped.items()]
+    lines += [f"allowed [{code}]: {what}" for code, what in plan.allowed.items()]
+    if plan.left_out:
+        lines.append(f"not copied: {', '.join(plan.left_out)}")
+    return "\n".join(lines)
+
+
+def _size(num_bytes: float) -> str:
+    for unit in _SHOWN_BYTES:
+        if num_bytes < 1000 or unit == _SHOWN_BYTES[-1]:
+            break
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} {unit}"
+
+
+def _document(plan: ConversionPlan, done: Converted | None) -> dict[str, Any]:
+    return {
+        "schema": "eyas.convert/1",
+        "from": plan.reading.dialect,
+        "evidence": list(plan.reading.evidence),
+        "to": plan.dialect,
+        "out": str(done.out) if done else None,
+        "num_bytes": plan.num_bytes,
+        "fingerprint": done.fingerprint if done else None,
+        "tensors": [
+            {"name": t.name, "origin": t.origin, "dtype": t.dtype, "shape": list(t.shape)} for t in plan.tensors
+        ],
+        "dropped": dict(plan.dropped),
+        "allowed": dict(plan.allowed),
+        "copied_from_target": list(plan.copied_from_target),
+        "left_out": list(plan.left_out),
+        "notes": list(plan.notes),
+        "config": dict(plan.config),
+    }
+
+
+def _llama_cpp(reading: DraftReading, target: TargetSpec | None, draft: Path, out: Path | None, json: bool) -> int:
+    from eyas.contract.dialects.llama_cpp import llama_cpp_recipe
+
+    recipe = llama_cpp_recipe(reading, target, str(draft), str(out or "draft.gguf"))
+    text = "llama.cpp converts drafts itself:\n" + "\n".join(f"  {line}" for line in recipe.commands)
+    text += "\nit needs:\n" + "\n".join(f"  - {line}" for line in recipe.needs)
+    document = {"schema": "eyas.convert/1", "from": reading.dialect, "to": "llama.cpp", "out": None}
+    return emit({**document, "commands": list(recipe.commands), "needs": list(recipe.needs)}, text, json=json)

@@ -1,0 +1,96 @@
+"""Doing what a plan says: written aside in slices, audited by reading it again, renamed when all is proven."""
+
+import json
+import os
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from eyas.contract.conversion import ConversionPlan, PlannedTensor, SourceRange
+from eyas.contract.conversion_audit import audit_headers, audit_tensor
+from eyas.contract.sidecar import NAME, sidecar_document
+from eyas.contract.write_safetensors import write_safetensors
+from eyas.contract.write_torch_bin import write_torch_bin
+from eyas.records.atomic import atomic_folder
+from eyas.talk import Talk
+
+WEIGHTS = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        out: the folder.
+        num_bytes: of tensor data.
+        checksums: stored name -> CRC-32 of its data, read back.
+        fingerprint: of all tensors under canonical names: equal for the same draft in any format.
+    """
+
+    out: Path
+    num_bytes: int
+    checksums: Mapping[str, str]
+    fingerprint: str
+
+
+def apply_conversion(plan: ConversionPlan, out: Path, talk: Talk, *, replace: bool = False) -> Converted:
+    """Write the draft that `plan` describes to the folder `out`.
+
+    Memory stays below two slices. Each tensor is compared with its source, byte by byte, as soon as it is written;
+    at the end headers and config are read again. Nothing stands under `out` before that.
+
+    Raises:
+        OutputExists: `out` is there and `replace` is off.
+        WriteFailed: the disk is full or not writable.
+        SourceChanged: the source ended early.
+        AuditFailed: what was read back differs.
+    """
+    weights = WEIGHTS[plan.container]
+    with atomic_folder(out, replace=replace) as folder:
+        checksums = _write_weights(plan, folder / weights, talk)
+        _write_json(folder / "config.json", plan.config)
+        for name, document in plan.side_files.items():
+            _write_json(folder / name, document)
+        sidecar = sidecar_document(plan, checksums)
+        _write_json(folder / NAME, sidecar)
+        audit_headers(plan, folder)
+    return Converted(
+        out=out, num_bytes=plan.num_bytes, checksums=checksums, fingerprint=str(sidecar["tensors_fingerprint"])
+    )
+
+
+def _write_weights(plan: ConversionPlan, path: Path, talk: Talk) -> dict[str, str]:
+    audits: dict[str, Future[int]] = {}
+    write = write_safetensors if plan.container == "safetensors" else write_torch_bin
+    # one thread compares what is written while the kernel copies the next tensor
+    with (
+        talk.progress("convert", plan.num_bytes / 1e6, "MB") as progress,
+        ThreadPoolExecutor(max_workers=1, thread_name_prefix="eyas-audit") as pool,
+    ):
+
+        def wrote(tensor: PlannedTensor, at: int) -> None:
+            audits[tensor.name] = pool.submit(audit_tensor, tensor, path, at)
+            progress.advance(tensor.num_bytes / 1e6)
+
+        write(path, plan.tensors, wrote)
+        return {name: f"{audit.result():08x}" for name, audit in audits.items()}
+
+
+def _write_json(path: Path, document: object) -> None:
+    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def free_bytes_missing(plan: ConversionPlan, out: Path) -> int:
+    """Bytes that the disk under `out` lacks for the plan; 0 when there is room."""
+    folder = out.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    stat = os.statvfs(folder)
+    return max(0, plan.num_bytes + (1 << 20) - stat.f_bavail * stat.f_frsize)
+
+
+def source_files(plan: ConversionPlan) -> tuple[str, ...]:
+    """Names of the files that data are taken from."""
+    return tuple(sorted({t.source.path.name for t in plan.tensors if isinstance(t.source, SourceRange)}))

@@ -1,0 +1,241 @@
+"""The plan of a conversion: from headers to a list of byte ranges, every shape validated, every loss named."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from eyas.contract.checkpoint import DTYPE_BITS
+from eyas.contract.conversion import (
+    ConversionNeedsWeights,
+    ConversionOfDamage,
+    ConversionPlan,
+    ConversionRefused,
+    PlannedTensor,
+    SourceRange,
+    SourceView,
+)
+from eyas.contract.dialects.dialect import Dialect, Loss, Written
+from eyas.contract.draft_findings import draft_findings
+from eyas.contract.draft_reading import DraftReading
+from eyas.contract.finding import SEVERITIES, Finding
+from eyas.contract.int_map import mask_bytes, target_ids
+from eyas.contract.target_embedding import TargetEmbedding, find_target_embedding
+from eyas.contract.target_spec import TargetSpec
+
+_OWN_FILES = ("config.json", "eyas.json", "hf_quant_config.json")
+
+
+def plan_conversion(
+    reading: DraftReading, dialect: Dialect, target: TargetSpec | None, allow: Sequence[str] = ()
+) -> ConversionPlan:
+    """How `reading` becomes a draft of `dialect`.
+
+    Args:
+        target: for what the format wants from it (embedding, depth).
+        allow: codes of findings and losses to go on with.
+
+    Raises:
+        ConversionNeedsWeights: the source has no weight files.
+        ConversionOfDamage: the draft has errors whose codes are not allowed.
+        ConversionRefused: the format cannot hold the draft, and not all losses are allowed (or can be).
+    """
+    assert dialect.write is not None, "the registry gives dialects that write"
+    if reading.checkpoint.root is None or not reading.checkpoint.files:
+        raise ConversionNeedsWeights(
+            "there are no weights to convert",
+            reading.checkpoint.where,
+            "this is a header dump or a config alone",
+            "give the draft's folder",
+        )
+    damage = _damage(reading, target, allow)
+    written = dialect.write(reading.spec, target)
+    written = replace(written, losses=(*written.losses, *_map_loss(reading, written, dialect)))
+    _refuse(written.losses, dialect, reading, allow)
+    written, copied, notes = _with_embedding(reading, written, target)
+    tensors = tuple(sorted(_tensors(reading, written, copied), key=lambda t: (-DTYPE_BITS[t.dtype], t.name)))
+    return ConversionPlan(
+        reading=reading,
+        target=target,
+        dialect=dialect.name,
+        container=written.container,
+        config=_renamed_quantization(written, reading),
+        tensors=tensors,
+        dropped=_dropped(reading, written),
+        allowed={**damage, **{loss.code: loss.what for loss in written.losses}},
+        losses=written.losses,
+        side_files=_side_files(reading),
+        left_out=_left_out(reading),
+        copied_from_target=tuple(copied),
+        notes=(*reading.checkpoint.notes, *written.notes, *notes),
+    )
+
+
+def _damage(reading: DraftReading, target: TargetSpec | None, allow: Sequence[str]) -> dict[str, str]:
+    found = [f for f in draft_findings(reading, target) if SEVERITIES.index(f.severity) >= SEVERITIES.index("error")]
+    refused = [finding for finding in found if finding.code not in allow]
+    if refused:
+        flags = " ".join(f"--allow {code}" for code in sorted({finding.code for finding in refused}))
+        raise ConversionOfDamage(
+            f"the draft has {len(refused)} error(s); nothing was written",
+            reading.checkpoint.where,
+            _list(refused),
+            f"{refused[0].do}; or go on with it as it is: {flags}",
+        )
+    return {finding.code: finding.what for finding in found}
+
+
+def _list(findings: Sequence[Finding]) -> str:
+    lines = [f"[{finding.code}] {finding.what}: {finding.why}" for finding in findings[:12]]
+    return "\n           ".join(lines + ([f"and {len(findings) - 12} more"] if len(findings) > 12 else []))
+
+
+def _refuse(lost: Sequence[Loss], dialect: Dialect, reading: DraftReading, allow: Sequence[str]) -> None:
+    refused = [loss for loss in lost if loss.code not in allow or not loss.is_allowable]
+    if not refused:
+        return
+    hopeless = [loss for loss in refused if not loss.is_allowable]
+    if hopeless:
+        do = "choose another format"
+    else:
+        do = f"choose another format, or lose it knowingly: --allow {' --allow '.join(loss.code for loss in refused)}"
+    raise ConversionRefused(
+        f"{dialect.name} cannot hold this draft",
+        reading.checkpoint.where,
+        "\n           ".join(f"[{loss.code}] {loss.switch}: {loss.what}" for loss in refused),
+        do,
+    )
+
+
+def _map_loss(reading: DraftReading, written: Written, dialect: Dialect) -> tuple[Loss, ...]:
+    d2t = reading.int_maps.get("d2t")
+    if d2t is None or "d2t" in written.names or (d2t.minimum == 0 and d2t.maximum == 0):
+        return ()
+    what = f"{dialect.name} has no d2t when the vocabularies are equal; this one is a permutation, not the identity"
+    return (Loss(code="loss-vocab-map", switch="d2t", what=what),)
+
+
+def _with_embedding(
+    reading: DraftReading, written: Written, target: TargetSpec | None
+) -> tuple[Written, dict[str, TargetEmbedding], tuple[str, ...]]:
+    """The embedding copied in where the format wants it, or left out where eyas itself had copied it in."""
+    name, spec = "embed_tokens.weight", reading.spec
+    if written.derived.get(name) == "target":
+        shape = (spec.vocab_size, spec.hidden_size)
+        found = find_target_embedding(Path(target.where), shape) if target else "no --target was given"
+        if isinstance(found, TargetEmbedding):
+            return replace(written, names={**written.names, name: name}), {name: found}, ()
+        rest = {key: value for key, value in written.derived.items() if key != name}
+        note = f"embed_tokens.weight is left out: {found}; vLLM shares the target's"
+        return replace(written, derived=rest), {}, (note,)
+    if name in written.names and name in _copied_before(reading) and not written.keeps_copied_embedding:
+        names = {key: value for key, value in written.names.items() if key != name}
+        why = "eyas had copied it from the target; this format shares the target's"
+        return replace(written, names=names, dropped={**written.dropped, name: why}), {}, ()
+    return written, {}, ()
+
+
+def _copied_before(reading: DraftReading) -> Sequence[str]:
+    sidecar = reading.checkpoint.extra.get("eyas.json")
+    copied = sidecar.get("copied_from_target") if isinstance(sidecar, Mapping) else None
+    return copied if isinstance(copied, list) else ()
+
+
+def _tensors(reading: DraftReading, written: Written, copied: Mapping[str, TargetEmbedding]) -> list[PlannedTensor]:
+    root = reading.checkpoint.root
+    assert root is not None, "plan_conversion looked"
+    planned = []
+    for canonical, name in written.names.items():
+        if canonical in copied:
+            planned.append(_from_target(name, copied[canonical]))
+        elif canonical == "t2d" and written.derived.get("t2d") == "d2t":
+            planned.append(_mask(reading, name))
+        else:
+            info = reading.spec.tensors[canonical]
+            assert info.file is not None, "tensors of a folder have files"
+            path, stored = root / info.file, reading.spec.source_names[canonical]
+            source: SourceRange | SourceView = SourceView(path=path, name=stored)
+            if info.begin is not None and info.end is not None:
+                source = SourceRange(path=path, begin=info.begin, end=info.end)
+            planned.append(
+                PlannedTensor(
+                    canonical=canonical, name=name, dtype=info.dtype, shape=info.shape, source=source, origin=stored
+                )
+            )
+    return planned
+
+
+def _from_target(name: str, embedding: TargetEmbedding) -> PlannedTensor:
+    info = embedding.info
+    assert info.file is not None, "find_target_embedding gives ranges"
+    assert info.begin is not None, "find_target_embedding gives ranges"
+    assert info.end is not None, "find_target_embedding gives ranges"
+    source = SourceRange(path=embedding.root / info.file, begin=info.begin, end=info.end)
+    return PlannedTensor(
+        canonical="embed_tokens.weight",
+        name=name,
+        dtype=info.dtype,
+        shape=info.shape,
+        source=source,
+        origin=f"target: {embedding.name}",
+    )
+
+
+def _mask(reading: DraftReading, name: str) -> PlannedTensor:
+    d2t, size = reading.int_maps.get("d2t"), reading.spec.vocab_size
+    ids = target_ids(d2t, is_mask=False) if d2t is not None else None
+    if ids is None or min(ids, default=0) < 0 or max(ids, default=0) >= size:
+        raise ConversionOfDamage(
+            "t2d cannot be derived from d2t",
+            reading.checkpoint.where,
+            "d2t could not be read, or maps outside the vocabulary",
+            "export the draft again with its maps",
+        )
+    return PlannedTensor(
+        canonical="t2d", name=name, dtype="BOOL", shape=(size,), source=mask_bytes(ids, size), origin="derived from d2t"
+    )
+
+
+def _dropped(reading: DraftReading, written: Written) -> dict[str, str]:
+    stored = reading.spec.source_names
+    dropped = {stored.get(name, name): why for name, why in written.dropped.items()}
+    kept = {stored[name] for name in reading.spec.tensors}
+    for name in reading.checkpoint.tensors:
+        if name not in kept and name not in dropped:
+            dropped[name] = "not part of the draft's function"
+    return dropped
+
+
+def _side_files(reading: DraftReading) -> dict[str, Any]:
+    extra = reading.checkpoint.extra
+    return {"hf_quant_config.json": extra["hf_quant_config.json"]} if "hf_quant_config.json" in extra else {}
+
+
+def _left_out(reading: DraftReading) -> tuple[str, ...]:
+    """Files that stay behind: a draft is served with its target's tokenizer, and a card describes another format."""
+    root, kept = reading.checkpoint.root, set(reading.checkpoint.files)
+    if root is None or reading.checkpoint.kind != "folder":
+        return ()
+    names = sorted(entry.name for entry in root.iterdir() if entry.is_file())
+    return tuple(n for n in names if n not in kept and n not in _OWN_FILES and not n.endswith(".index.json"))
+
+
+def _renamed_quantization(written: Written, reading: DraftReading) -> Mapping[str, Any]:
+    """The config, with module names in a quantisation's lists spelled as the tensors now are."""
+    if reading.spec.quantization is None:
+        return written.config
+    first = next((name for key, name in written.names.items() if key.startswith("layers.0.")), "layers.0.")
+    old, new = ("layers.0", "midlayer") if first.startswith("midlayer.") else ("midlayer", "layers.0")
+
+    def rename(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: rename(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [rename(item) for item in value]
+        return value.replace(old, new) if isinstance(value, str) else value
+
+    config = dict(written.config)
+    for level in (config, config.get("transformer_layer_config")):
+        if isinstance(level, dict) and "quantization_config" in level:
+            level["quantization_config"] = rename(level["quantization_config"])
+    return config
