@@ -116,24 +116,29 @@ class Ledger:
     grade: str
 
     @property
+    def starts(self) -> bool:
+        """The engine gets as far as serving. Where it does not, nothing is dropped, unfilled or ignored."""
+        return self.verdict in ("ok", "silent-damage")
+
+    @property
     def dropped(self) -> tuple[str, ...]:
         """Checkpoint tensors whose values are lost."""
-        return tuple(t.name for t in self.tensors if t.fate == "dropped")
+        return tuple(t.name for t in self.tensors if t.fate == "dropped") if self.starts else ()
 
     @property
     def unfilled(self) -> tuple[str, ...]:
         """Runtime parameters that no checkpoint tensor (and no target) fills, in whole or in part."""
-        return tuple(p.name for p in self.parameters if p.state not in ("filled", "target"))
+        return tuple(p.name for p in self.parameters if p.state not in ("filled", "target")) if self.starts else ()
 
     @property
     def overwritten(self) -> tuple[str, ...]:
         """Checkpoint tensors replaced by the target's by design."""
-        return tuple(t.name for t in self.tensors if t.fate == "overwritten")
+        return tuple(t.name for t in self.tensors if t.fate == "overwritten") if self.starts else ()
 
     @property
     def ignored_keys(self) -> tuple[str, ...]:
         """Config keys that change the function and that this engine does not read."""
-        return tuple(k.key for k in self.keys if k.fate == "ignored")
+        return tuple(k.key for k in self.keys if k.fate == "ignored") if self.starts else ()
 
     @property
     def is_healthy(self) -> bool:

@@ -1,0 +1,93 @@
+"""The form of a load rule set: what one loader class of one engine version does with names, shapes and keys. Data only.
+
+`sglang.py` and `vllm.py` hold the sets, `runtime_parameters.py` and `load_tensors.py` apply them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eyas.contract.engines.version import EngineName
+
+Grade = Literal["ran", "read", "inferred"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRules:
+    """One draft class of one engine, from one version on.
+
+    Attributes:
+        draft_class: name of the runtime class; `kind`: which of the layer layouts it builds.
+        since: first version it holds for; until the next set of the same class.
+        source: file and version it was read in; grade: ran / read / inferred.
+
+        Names, in the order they are applied:
+        renames: (old, new) substrings, each replaced everywhere (`rename_at_start`: only as a prefix).
+        map_match: how d2t / t2d are recognised: the name contains them, or is or ends with them.
+        prefix: a runtime name is the stored one, then "model." + it ("try"), or always "model." + it unless the name
+            starts with / contains lm_head ("unless-starts", "unless-contains").
+        unmatched: what happens to a name with no parameter: silent / warning / crash.
+        drops_bias: an unexpected `*.bias` of an existing module is dropped in silence even if `unmatched` is crash.
+
+        Structure:
+        layer_module: "midlayer" (one layer only) or "layers.{i}".
+        max_layers: more is a crash; None = any number.
+        deep_norm: norm that layers >= 1 apply to the fused stream.
+        num_aux: config paths read for the number of aux states, first found wins, else 3.
+        fc_norm_keys / input_norm_keys: config paths that switch the norms on; () = the class has none.
+        reads_residual / reads_feedback: honours norm_before_residual / norm_output.
+        qkv_bias: builds q/k/v biases when attention_bias is set; o_bias_keys: config keys that give o_proj a bias.
+        fc_bias_key: config key that gives fc a bias, None = never has one. mlp_bias_key: likewise for gate, up, down.
+        qk_norm: builds q_norm / k_norm.
+        ties_head: `tie_word_embeddings` makes the head the (target's) embedding.
+        needs_draft_vocab_key: a missing draft_vocab_size is a crash.
+        head_absent: without lm_head in the checkpoint: uninitialised, or the target's.
+        map_parameter: runtime name of the vocabulary map; map_when_full: it exists (and takes d2t) also when
+            draft and target vocabulary are equal.
+        own_embedding: the draft's embedding is used if it is there; otherwise the target's overwrites it.
+
+        Shapes:
+        cuts_long: a projection too long on its sharded axis is cut in silence.
+        pads_short: one too short there (gate, up, o, down) is padded with zeros in silence; otherwise a crash.
+        fc_is_sharded: fc is cut likewise on its rows.
+        quantises_fc: fc is built with the draft's quantisation; False = fp8 or int values are cast without scale.
+        sliding: config's sliding window is honoured.
+        fuses_a_by_pair: q_a_proj and kv_a_proj_with_mqa are joined first: one alone is never loaded, in silence.
+    """
+
+    engine: EngineName
+    draft_class: str
+    kind: Literal["llama", "qwen3", "mla"]
+    since: str
+    source: str
+    grade: Grade
+    renames: tuple[tuple[str, str], ...] = ()
+    rename_at_start: tuple[tuple[str, str], ...] = ()
+    map_match: Literal["contains", "suffix"] = "contains"
+    prefix: Literal["try", "unless-starts", "unless-contains"]
+    unmatched: Literal["silent", "warning", "crash"]
+    drops_bias: bool = False
+    layer_module: str
+    max_layers: int | None = None
+    deep_norm: Literal["hidden_norm", "input_layernorm"]
+    num_aux: tuple[str, ...]
+    fc_norm_keys: tuple[str, ...] = ()
+    input_norm_keys: tuple[str, ...] = ()
+    reads_residual: bool
+    reads_feedback: bool
+    qkv_bias: bool
+    o_bias_keys: tuple[str, ...] = ()
+    fc_bias_key: str | None = None
+    mlp_bias_key: str | None = None
+    qk_norm: bool = False
+    ties_head: bool
+    needs_draft_vocab_key: bool
+    head_absent: Literal["uninitialised", "target"]
+    map_parameter: str
+    map_when_full: bool
+    own_embedding: bool
+    cuts_long: bool = True
+    pads_short: bool = False
+    fc_is_sharded: bool = False
+    quantises_fc: bool = False
+    sliding: bool = False
+    fuses_a_by_pair: bool = False

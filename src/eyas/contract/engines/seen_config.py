@@ -1,0 +1,111 @@
+"""The draft's config as an engine's own code sees it: defaults of the config class filled in."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Defaults of transformers' config classes, for keys a draft's config leaves out. Source: transformers 4.57 and 5.19.
+_LLAMA_DEFAULTS: Mapping[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 2048,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+}
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "llama": _LLAMA_DEFAULTS,
+    "qwen3": {
+        **_LLAMA_DEFAULTS,
+        "intermediate_size": 22016,
+        "vocab_size": 151936,
+        "head_dim": 128,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 32768,
+    },
+    "kimi_k2": {
+        **_LLAMA_DEFAULTS,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "num_attention_heads": 128,
+        "q_lora_rank": 1536,
+        "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "vocab_size": 129280,
+        "max_position_embeddings": 4096,
+    },
+}
+_SAME_AS = {"deepseek_v3": "kimi_k2", "deepseek_v2": "kimi_k2", "deepseek_v32": "kimi_k2"}
+# transformers' classes that tie the head unless told otherwise
+_TIED = ("gemma", "gpt2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenConfig:
+    """A config with the lookups that loaders use.
+
+    Attributes:
+        values: keys and values after translation, without defaults.
+        model_type: whose class defaults apply.
+    """
+
+    values: Mapping[str, Any]
+    model_type: str
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """Value under a dotted path; `default` when the config (and its class) has none. An explicit null is None."""
+        if "." in path:
+            outer, inner = path.split(".", 1)
+            level = self.values.get(outer)
+            return level.get(inner, default) if isinstance(level, Mapping) else default
+        if path in self.values:
+            return self.values[path]
+        return self._defaults().get(path, default)
+
+    def has(self, path: str) -> bool:
+        """The config itself says something under this path, null included."""
+        if "." in path:
+            outer, inner = path.split(".", 1)
+            level = self.values.get(outer)
+            return isinstance(level, Mapping) and inner in level
+        return path in self.values
+
+    def size(self, key: str) -> int:
+        """A positive size; 0 when it is missing or no number (then nothing can be said of shapes)."""
+        value = self.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40 else 0
+
+    @property
+    def head_dim(self) -> int:
+        """As LlamaAttention takes it: `head_dim`, else hidden over heads."""
+        heads = self.size("num_attention_heads")
+        return self.size("head_dim") or (self.size("hidden_size") // heads if heads else 0)
+
+    @property
+    def num_kv_heads(self) -> int:
+        """As LlamaConfig takes it: as many as heads when absent."""
+        return self.size("num_key_value_heads") or self.size("num_attention_heads")
+
+    @property
+    def draft_vocab(self) -> int:
+        """Rows of the draft's head: `draft_vocab_size`, else the vocabulary."""
+        return self.size("draft_vocab_size") or self.size("vocab_size")
+
+    @property
+    def target_hidden(self) -> int:
+        """Width of one aux state as the fc is built for."""
+        return self.size("target_hidden_size") or self.size("hidden_size")
+
+    @property
+    def ties_head(self) -> bool:
+        """`tie_word_embeddings`, with the class's default."""
+        value = self.get("tie_word_embeddings")
+        return bool(value) if value is not None else self.model_type.startswith(_TIED)
+
+    def _defaults(self) -> Mapping[str, Any]:
+        return _DEFAULTS.get(_SAME_AS.get(self.model_type, self.model_type), _LLAMA_DEFAULTS)
