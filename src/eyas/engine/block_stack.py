@@ -129,11 +129,11 @@ def visible(start: int, rows: int, window: int | None, device: torch.device) -> 
 
 
 class NativeStack:
-    """Blocks by `kernels.c` for up to 8 rows (fp32, CPU); more rows go through torch into the same cache."""
+    """Blocks by `cpu_kernels.c` for up to 8 rows (fp32, CPU); more rows go through torch into the same cache."""
 
     def __init__(self, stack: TorchStack, kernels: NativeKernels, num_threads: int) -> None:
-        assert stack.blocks[0].qkv.dtype == torch.float32, "kernels.c computes in fp32"
-        assert stack.blocks[0].qkv.device.type == "cpu", "kernels.c runs on the CPU"
+        assert stack.blocks[0].qkv.dtype == torch.float32, "cpu_kernels.c computes in fp32"
+        assert stack.blocks[0].qkv.device.type == "cpu", "cpu_kernels.c runs on the CPU"
         self._torch, self._kernels, self._threads = stack, kernels, num_threads
         self._addresses: list[tuple[int, int]] = []
         self._linear, self._block = kernels.linear, kernels.block
@@ -160,8 +160,8 @@ class NativeStack:
         rows, (n, k) = x.shape[0], weight.shape
         if rows > MAX_ROWS:
             return F.linear(x, weight)
-        assert x.is_contiguous(), "kernels.c reads contiguous rows"
-        assert weight.is_contiguous(), "kernels.c reads contiguous weights"
+        assert x.is_contiguous(), "cpu_kernels.c reads contiguous rows"
+        assert weight.is_contiguous(), "cpu_kernels.c reads contiguous weights"
         # A fresh buffer of 49 152 logits would cost its page faults on every pass.
         out = torch.empty(rows, n) if out is None else out[:rows]
         self._linear(weight.data_ptr(), x.data_ptr(), out.data_ptr(), n, k, rows, self._threads)
@@ -202,12 +202,12 @@ class NativeStack:
         weights = (w.input_norm, w.qkv, w.qkv_bias, w.q_norm, w.k_norm, w.o, w.post_norm, w.gate_up, w.down)
         cache = (self._torch.keys[index], self._torch.values[index])
         for tensor in (*weights, *cache):
-            assert tensor is None or tensor.is_contiguous(), "kernels.c reads contiguous weights"
+            assert tensor is None or tensor.is_contiguous(), "cpu_kernels.c reads contiguous weights"
         return LayerStruct(*(None if tensor is None else tensor.data_ptr() for tensor in (*weights, *cache)))
 
 
 def fits_native(shape: LlamaShape) -> bool:
-    """kernels.c works in vectors of 8 within a head and within the intermediate width."""
+    """cpu_kernels.c works in vectors of 8 within a head and within the intermediate width."""
     return shape.head_dim % 8 == 0 and shape.intermediate % 8 == 0
 
 

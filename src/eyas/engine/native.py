@@ -1,4 +1,4 @@
-"""Compiles `kernels.c` once per machine and calls it. Knows ctypes and the compiler; nothing of models.
+"""Compiles `cpu_kernels.c` once per machine and calls it. Knows ctypes and the compiler; nothing of models.
 
 Without a C compiler there are no native kernels: callers fall back to torch, several times slower, and say so.
 """
@@ -17,13 +17,13 @@ from eyas.records import fingerprint
 from eyas.records.atomic import atomic_file
 from eyas.talk import Talk
 
-SOURCE = Path(__file__).with_name("kernels.c")
-MAX_ROWS = 8  # MAX_ROWS of kernels.c
+SOURCE = Path(__file__).with_name("cpu_kernels.c")
+MAX_ROWS = 8  # MAX_ROWS of cpu_kernels.c
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
 
 
 class ShapeStruct(ctypes.Structure):
-    """`Shape` of kernels.c."""
+    """`Shape` of cpu_kernels.c."""
 
     _fields_ = (
         *((name, ctypes.c_long) for name in ("hidden", "in_width", "heads", "kv_heads", "head_dim", "rotary_dim")),
@@ -36,13 +36,13 @@ _LAYER_FIELDS = ("input_norm", "qkv", "qkv_bias", "q_norm", "k_norm", "o", "post
 
 
 class LayerStruct(ctypes.Structure):
-    """`Layer` of kernels.c: addresses of fp32 data; the tensors behind them must be kept alive."""
+    """`Layer` of cpu_kernels.c: addresses of fp32 data; the tensors behind them must be kept alive."""
 
     _fields_ = tuple((name, ctypes.c_void_p) for name in (*_LAYER_FIELDS, "keys", "values"))
 
 
 class ScratchStruct(ctypes.Structure):
-    """`Scratch` of kernels.c."""
+    """`Scratch` of cpu_kernels.c."""
 
     _fields_ = tuple(
         (name, ctypes.c_void_p) for name in ("normed", "qkv", "attention", "gate_up", "mlp", "scores", "cos", "sin")

@@ -1,0 +1,113 @@
+"""From folders to an `Engine`: chooses the fast path where it fits and says so where it does not."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from eyas.contract.target_spec import read_target
+from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
+from eyas.engine.engine import Engine
+from eyas.engine.llama_target import LlamaTarget
+from eyas.engine.llama_weights import read_llama, why_not_fast
+from eyas.engine.native import NativeKernels, load_kernels
+from eyas.engine.runner import Draft, Target
+from eyas.engine.transformers_target import TransformersTarget
+from eyas.errors import EyasError
+from eyas.models.draft import Eagle3Draft
+from eyas.models.load_draft import load_draft
+from eyas.models.placement import Placement
+from eyas.models.target import Target as ModelTarget
+from eyas.talk import Talk
+
+
+class AuxBoundariesUnknown(EyasError):
+    """Nothing says which of the target's states the draft reads."""
+
+    code = "aux-boundaries-unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedEngine:
+    """An engine, and what it is made of.
+
+    Attributes:
+        target_path, draft_path: `native kernels`, `torch` or `transformers`, for a report.
+        weight_bytes: what one pass of one row reads; None where it is not known.
+    """
+
+    engine: Engine
+    target_path: str
+    draft_path: str | None
+    weight_bytes: int | None
+
+
+def open_engine(
+    target_folder: Path, draft_path: Path | None, placement: Placement, *, cache: Path, num_threads: int, talk: Talk
+) -> OpenedEngine:
+    """Load a target and, if given, a draft for it.
+
+    Args:
+        target_folder: a Hugging Face folder.
+        draft_path: folder or file in any format that `contract` reads.
+        placement: dtype and device of both.
+        cache: eyas' cache folder, for compiled kernels.
+        num_threads: for our own CPU kernels.
+
+    Raises:
+        AuxBoundariesUnknown: the draft does not say, and there is no default for the target.
+        What `load_draft` and `Target.load` raise.
+    """
+    kernels = None
+    if placement.device.type == "cpu" and placement.dtype == torch.float32:
+        kernels = load_kernels(cache, talk)
+    target, path, weight_bytes, shared = _open_target(target_folder, placement, kernels, num_threads, talk)
+    if draft_path is None:
+        return OpenedEngine(engine=Engine(target), target_path=path, draft_path=None, weight_bytes=weight_bytes)
+    draft = load_draft(
+        draft_path,
+        placement,
+        target_spec=read_target(target_folder),
+        target_embedding=shared[0],
+        target_head=shared[1],
+        talk=talk,
+    )
+    runner, drafts_by = draft_runner(draft, draft_path, kernels, num_threads, talk)
+    return OpenedEngine(
+        engine=Engine(target, runner), target_path=path, draft_path=drafts_by, weight_bytes=weight_bytes
+    )
+
+
+def draft_runner(
+    draft: Eagle3Draft, where: Path, kernels: NativeKernels | None, num_threads: int, talk: Talk
+) -> tuple[Draft, str]:
+    """The fastest runner for a loaded draft, and its name for a report."""
+    boundaries = draft.spec.aux_boundaries
+    if boundaries is None:
+        raise AuxBoundariesUnknown(
+            "which target states the draft reads is not known",
+            str(where),
+            "its config names no aux layers, and their default depends on the target's depth",
+            "give the target it was trained for, or write aux boundaries into its config",
+        )
+    reason = why_not_fused(draft.spec)
+    if reason is not None:
+        talk.note(f"the draft takes the slow path: {reason}")
+        return ReferenceDraft(draft, boundaries), "reference"
+    fused = FusedDraft(draft, boundaries, kernels=kernels, num_threads=num_threads)
+    return fused, "native kernels" if kernels else "torch"
+
+
+def _open_target(
+    folder: Path, placement: Placement, kernels: NativeKernels | None, num_threads: int, talk: Talk
+) -> tuple[Target, str, int | None, tuple[torch.Tensor, torch.Tensor]]:
+    reason = why_not_fast(json.loads((folder / "config.json").read_text()))
+    if reason is None:
+        weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
+        target = LlamaTarget(weights, kernels=kernels, num_threads=num_threads)
+        path = "native kernels" if kernels else "torch"
+        return target, path, weights.num_bytes, (weights.embedding, weights.head)
+    talk.note(f"the target goes through transformers: {reason}")
+    model = ModelTarget.load(folder, placement)
+    return TransformersTarget(model), "transformers", None, (model.parts.embedding, model.parts.head)

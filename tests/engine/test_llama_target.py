@@ -1,0 +1,127 @@
+"""The fast path computes what transformers computes, cached or not, by torch or by our own kernels."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from eyas.engine.llama_target import LlamaTarget
+from eyas.engine.llama_weights import FAMILIES, LlamaWeights, fuse_llama, read_llama, why_not_fast
+from eyas.engine.native import NativeKernels, load_kernels
+from eyas.talk import Silent
+from tiny_target import tiny_target
+
+IDS = [3, 17, 5, 60, 22, 22, 9, 41, 33, 8, 2, 54]
+CHANGES = {
+    "llama": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e3, "factor": 8.0, "low_freq_factor": 1.0,
+                                  "high_freq_factor": 4.0, "original_max_position_embeddings": 16}},
+    "mistral": {"sliding_window": 5},
+    "qwen2": {"tie_word_embeddings": True},
+    "qwen3": {"head_dim": 16},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> NativeKernels:
+    loaded = load_kernels(tmp_path_factory.mktemp("cache"), Silent())
+    if loaded is None:
+        pytest.skip("no C compiler on this machine")
+    return loaded
+
+
+def fused(model: PreTrainedModel) -> LlamaWeights:
+    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    for tensor in (t for name, t in state.items() if name.endswith("bias")):
+        tensor.normal_()  # transformers starts biases at 0, which would hide their loss
+    config = model.config.to_dict()
+    assert why_not_fast(config) is None
+    return fuse_llama(config, state.get)
+
+
+@torch.inference_mode()
+def reference(model: PreTrainedModel, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    out = model(torch.tensor([ids]), output_hidden_states=True)
+    return out.logits[0], torch.cat([out.hidden_states[i][0] for i in (0, 2, 3)], -1)
+
+
+@pytest.mark.parametrize("path", ["torch", "native"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_and_aux_states_are_those_of_transformers(family: str, path: str, kernels: NativeKernels):
+    model = tiny_target(family, **CHANGES[family])
+    target = LlamaTarget(fused(model), kernels=kernels if path == "native" else None, num_threads=2)
+    logits, aux = reference(model, IDS)
+
+    target.start(len(IDS), (0, 2, 3))
+    first = target.prefill(IDS[:6])
+    aux_states = [first.aux_states]
+    torch.testing.assert_close(first.logits[0], logits[5], atol=2e-5, rtol=2e-5)
+    for begin, end in ((6, 7), (7, 12)):
+        out = target.forward(IDS[begin:end])
+        torch.testing.assert_close(out.logits, logits[begin:end], atol=2e-5, rtol=2e-5)
+        aux_states.append(out.aux_states)
+    torch.testing.assert_close(torch.cat(aux_states), aux, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_native_value_of_a_row_does_not_depend_on_the_rows_beside_it(family: str, kernels: NativeKernels):
+    target = LlamaTarget(fused(tiny_target(family, **CHANGES[family])), kernels=kernels, num_threads=2)
+    target.start(64, ())
+    target.prefill(IDS)
+    one_by_one = torch.cat([target.forward([token]).logits.clone() for token in IDS[:8]])
+
+    for rows in range(2, 9):
+        target.truncate(len(IDS))
+        together = target.forward(IDS[:rows]).logits
+        assert torch.equal(together, one_by_one[:rows]), f"{rows} rows"
+
+
+def test_what_was_truncated_leaves_no_trace(kernels: NativeKernels):
+    target = LlamaTarget(fused(tiny_target()), kernels=kernels)
+    target.start(64, (1,))
+    target.prefill(IDS)
+    wanted = target.forward([7, 8])
+    wanted_logits = wanted.logits.clone()
+
+    target.start(64, (1,))
+    target.prefill(IDS)
+    target.forward([1, 1, 1, 1])
+    target.truncate(len(IDS))
+    again = target.forward([7, 8])
+
+    assert torch.equal(again.logits, wanted_logits)
+    assert torch.equal(again.aux_states, wanted.aux_states)
+
+
+def test_a_saved_folder_reads_as_the_model_in_memory(tmp_path: Path):
+    model = tiny_target("qwen3", tie_word_embeddings=True)
+    model.save_pretrained(tmp_path)
+
+    target = LlamaTarget(read_llama(tmp_path, dtype=torch.float32, device=torch.device("cpu")))
+    target.start(32, ())
+
+    torch.testing.assert_close(target.prefill(IDS).logits[0], reference(model, IDS)[0][-1], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "gpt_oss"}, "model_type gpt_oss"),
+        ({"model_type": "llama", "hidden_act": "gelu"}, "hidden_act is gelu"),
+        ({"model_type": "llama", "attention_bias": True}, "biases"),
+        ({"model_type": "llama", "mlp_bias": True}, "biases"),
+        ({"model_type": "qwen3", "use_sliding_window": True}, "window"),
+        ({"model_type": "qwen2", "layer_types": ["full_attention", "sliding_attention"]}, "window"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "quantised"),
+    ],
+)
+def test_what_the_fast_path_cannot_do_is_said(config: dict[str, object], reason: str):
+    assert reason in str(why_not_fast(config))
+
+
+def test_without_a_compiler_the_slow_path_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    talk = Silent()
+
+    assert load_kernels(tmp_path, talk) is None
+    assert "no C compiler" in talk.notes[0]
