@@ -65,7 +65,7 @@ class CrashReader:
 
         Args:
             exit_facts: how the subject ended, if that is known.
-            phase: where the start-up was ("capturing CUDA graphs of the draft (decode)").
+            phase: where the start-up was ("while capturing CUDA graphs of the draft (decode)").
             self_killed: the log holds SGLang's `kill_process_tree` of itself.
             core_died: the log says that vLLM's core or a worker died.
         """
@@ -77,7 +77,7 @@ class CrashReader:
             return _of_row(fatal.row, fatal.match, _where(fatal.line.label, fatal.line.number, phase), exit_text)
         silent = _silent_cause(exit_facts, self_killed=self_killed)
         if silent is not None:
-            return _of_row(known_failures.by_code(silent), None, f"while {phase}", exit_text)
+            return _of_row(known_failures.by_code(silent), None, phase, exit_text)
         if fatal is not None:
             return _of_row(fatal.row, fatal.match, _where(fatal.line.label, fatal.line.number, phase), exit_text)
         echo = self._first_echo()
@@ -86,7 +86,7 @@ class CrashReader:
         return Cause(
             code="crash-unknown",
             what="the server ended without saying why",
-            where=f"while {phase}",
+            where=phase,
             why=exit_text or "no traceback and no known message is in the log",
             do="look at the end of the log; start again with the engine's log level at debug",
             exit_text=exit_text,
@@ -111,7 +111,7 @@ class CrashReader:
         return first_hand[0] if first_hand else (self._fatal[0] if self._fatal else None)
 
     def _of_traceback(self, root: Traceback, phase: str, exit_text: str) -> Cause:
-        where = _where(root.label, root.number, phase)
+        where = _where(_owner(root), root.number, phase)
         found = known_failures.find(root.messages, self._engine) or known_failures.find(root.text, self._engine)
         if found is not None:
             return _of_row(*found, where, exit_text, tuple(root.lines))
@@ -162,8 +162,15 @@ def _is_parent(traceback: Traceback) -> bool:
     return _CONSEQUENCE.search(traceback.exceptions[0]) is not None
 
 
+def _owner(traceback: Traceback) -> str:
+    """Whose traceback: SGLang's only rank carries no prefix, but says "Scheduler hit an exception"."""
+    if traceback.label:
+        return traceback.label if traceback.pid is None else f"{traceback.label} (pid {traceback.pid})"
+    return "the scheduler" if traceback.heading.startswith("Scheduler") else ""
+
+
 def _where(label: str, number: int, phase: str) -> str:
-    return f"{label or 'the main process'}, log line {number}, while {phase}"
+    return f"{label or 'the main process'}, log line {number}, {phase}"
 
 
 def _of_row(

@@ -8,12 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 from eyas.client.address import ServerAddress, open_http
-from eyas.serve.evidence import Answer, CounterFacts, Port
+from eyas.serve.evidence import Answer, CounterFacts, Identity, Port
 from eyas.serve.state import Engine
 
 # SGLang gives up on its own probe after SGLANG_HEALTH_CHECK_TIMEOUT (20 s) and answers 503: wait a little longer.
@@ -21,15 +20,6 @@ _LONGEST_S = 26.0
 _PORT_S = 1.0
 
 Told = TypeVar("Told")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Who answers: engine "unknown" if it does not say."""
-
-    engine: Engine = "unknown"
-    version: str | None = None
-    model: str = ""
 
 
 class BackgroundQuestion(Generic[Told]):
@@ -73,6 +63,7 @@ class Endpoints:
         self._engine, self._version, self._api_key = engine, version, api_key
         self._health = BackgroundQuestion(lambda: self.ask("/health", _LONGEST_S), 1.0)
         self._counters = BackgroundQuestion(self._read_counters, 2.0)
+        self._identity = BackgroundQuestion(self.identify, 5.0)
         self._counter_notes: tuple[str, ...] = ()
 
     def port(self) -> Port:
@@ -98,6 +89,14 @@ class Endpoints:
     def counters(self) -> CounterFacts | None:
         """The newest reading of the engine's counters; None where there are none."""
         return self._counters.poll()
+
+    def identity(self) -> Identity | None:
+        """Who answers, once it is known."""
+        found = self._identity.poll()
+        if found is not None and found.engine in ("sglang", "vllm"):
+            self._identity.every_s = 1e9
+            self._engine, self._version = ("sglang" if found.engine == "sglang" else "vllm"), found.version
+        return found
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -126,8 +125,7 @@ class Endpoints:
         owner, model = self._owner()
         version = self._version_told()
         if owner in ("vllm", "sglang"):
-            engine: Engine = "vllm" if owner == "vllm" else "sglang"
-            return Identity(engine=engine, version=version if engine == "vllm" else None, model=model)
+            return Identity(engine=owner, version=version if owner == "vllm" else None, model=model)
         return Identity(engine="vllm" if version else "unknown", version=version, model=model)
 
     def _owner(self) -> tuple[str, str]:

@@ -125,6 +125,15 @@ class CounterFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who answers there: engine "unknown" if it does not say."""
+
+    engine: str = "unknown"
+    version: str | None = None
+    model: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """One look. What was not or could not be looked at is None or empty, and `missing` says why (each said once)."""
 
@@ -138,6 +147,7 @@ class Observation:
     counters: CounterFacts | None = None
     exit: ExitFacts | None = None
     canary: Answer | None = None
+    identity: Identity | None = None
     missing: tuple[str, ...] = ()
 
 

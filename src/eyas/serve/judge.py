@@ -228,7 +228,9 @@ class Judge:
         ready_at, health = self.tracker.ready_at, self._health(seen)
         if ready_at is None:
             return None
-        verdict = self._alive(seen, "the log says that it is ready", None)
+        age = self.quiet_s(seen.at)
+        old = f"; its last line is {age:.0f} s old" if self.log_only and age > 30 else ""
+        verdict = self._alive(seen, f"the log says that it is ready{old}", None)
         if health is not None and seen.at - ready_at > _GRACE_S:
             warning = f"the log says ready, but /health: {health}; is the URL right?"
             return Verdict(state=verdict.state, reason=verdict.reason, warnings=(*verdict.warnings, warning))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eyas.serve.endpoints import BackgroundQuestion, Endpoints
-from eyas.serve.evidence import Answer, ExitFacts, Observation, ProcessFacts
+from eyas.serve.evidence import Answer, ExitFacts, Identity, Observation, ProcessFacts
 from eyas.serve.gpu_counters import GpuCounters
 from eyas.serve.log_lines import LogLine
 from eyas.serve.log_tail import LogTail
@@ -22,8 +22,10 @@ class LiveProbes:
     endpoints: Endpoints | None
     gpus: GpuCounters
     canary: "BackgroundQuestion[Answer] | None" = None
+    asks_identity: bool = False
     _ticks: int | None = None
     _was_healthy: bool = False
+    _answers: bool = False
     _missing: list[str] = field(default_factory=list)
 
     def observe(self, now: float) -> Observation:
@@ -32,6 +34,7 @@ class LiveProbes:
         lines = self._lines(now)
         health = self.endpoints.health(is_ready=self._was_healthy) if self.endpoints is not None else {}
         self._was_healthy = any(answer.code == 200 for answer in health.values())
+        self._answers = any(answer.code for answer in health.values())
         counters = self.endpoints.counters() if self.endpoints is not None and self._was_healthy else None
         pids = None if processes is None else [p.pid for p in processes]
         gpus = None if self.subject.log_only else self.gpus.read(pids)
@@ -46,6 +49,9 @@ class LiveProbes:
             counters=counters,
             exit=ended,
             canary=self.canary.poll() if self.canary is not None and self._was_healthy else None,
+            identity=self.endpoints.identity()
+            if self.asks_identity and self.endpoints is not None and health
+            else None,
             missing=self._what_is_missing(),
         )
 
@@ -65,6 +71,10 @@ class LiveProbes:
         if ticks is None or ticks != self._ticks or not is_alive(self.subject.pid):
             return (), ExitFacts(code=None)
         return tree_of(self.subject.pid), None
+
+    def _identity(self) -> Identity | None:
+        """Who answers: asked only while it is not known, and only when somebody answers at all."""
+        return self.endpoints.identity() if self.asks_identity and self.endpoints and self._answers else None
 
     def _what_is_missing(self) -> tuple[str, ...]:
         notes = [self.gpus.missing] if self.gpus.missing and not self.subject.log_only else []
@@ -96,4 +106,5 @@ def live_probes(
         endpoints=Endpoints(subject.url, engine, version, api_key) if subject.url is not None else None,
         gpus=GpuCounters(),
         canary=BackgroundQuestion(canary, canary_every_s) if canary is not None else None,
+        asks_identity=engine == "unknown",
     )

@@ -87,6 +87,17 @@ class PhaseView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseRow:
+    """A phase as a row of the live view; `typical_s` is the remembered duration, `share` 0..1 of its progress bar."""
+
+    title: str
+    duration_s: float
+    share: float | None
+    is_current: bool
+    typical_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cause:
     """Why a server died: the first root cause, of the process where it arose.
 

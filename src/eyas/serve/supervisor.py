@@ -22,18 +22,19 @@ from eyas.serve.evidence import Observation, Probes, moved_between
 from eyas.serve.judge import Judge, Verdict
 from eyas.serve.liveness import AcceptanceWatch
 from eyas.serve.log_lines import LogLine
-from eyas.serve.markers import table_for
+from eyas.serve.markers import engine_of_line, table_for
 from eyas.serve.phase_memory import PhaseMemory, StartKey
 from eyas.serve.phases import PhaseTracker
 from eyas.serve.run_folder import RunFolder
 from eyas.serve.stacks import StackSample, StackTaker, as_text
 from eyas.serve.stall import classify, stacks_moved
-from eyas.serve.state import Cause, Engine, Event, EventKind, PhaseView, Proof, Snapshot, Stall, StateName
+from eyas.serve.state import Cause, Engine, Event, EventKind, PhaseRow, PhaseView, Proof, Snapshot, Stall, StateName
 from eyas.serve.timeline import Timeline, durations
 from eyas.serve.words import gpu_views, rank_views
 
 SECOND_SAMPLE_S = 10.0
 _PROGRESS_EVENT_S = 5.0
+_EARLY_LINES = 500
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ class Supervisor:
     _typical: dict[str, float] = field(default_factory=dict)
     _listeners: list[Callable[[Event], None]] = field(default_factory=list)
     _remembered: bool = False
+    _early: list[LogLine] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.began_at = self.clock.now()
@@ -156,6 +158,21 @@ class Supervisor:
         """The newest snapshot."""
         return self._last
 
+    def phase_rows(self) -> tuple[PhaseRow, ...]:
+        """The start-up so far for a live view: title, seconds, progress."""
+        now = self.clock.now()
+        ends = [run.began_at for run in self._tracker.runs[1:]] + [now]
+        return tuple(
+            PhaseRow(
+                title=self._tracker.title_of(run).removesuffix(": done, going on"),
+                duration_s=end - run.began_at,
+                share=run.progress.share if run.progress is not None else None,
+                is_current=run is self._tracker.current,
+                typical_s=self._typical.get(run.key),
+            )
+            for run, end in zip(self._tracker.runs, ends, strict=True)
+        )
+
     def timeline_document(self) -> dict[str, Any]:
         """The timeline so far (schema eyas.timeline/1)."""
         return self.timeline.as_document(self._tracker.runs, self._last)
@@ -163,6 +180,8 @@ class Supervisor:
     # ------------------------------------------------------------------ evidence
 
     def _take_lines(self, seen: Observation) -> None:
+        if self.engine == "unknown":
+            self._find_engine(seen)
         for line in seen.lines:
             self._take_line(line)
         moved = self._tracker.feed_pending(seen.pending_bar, seen.at)
@@ -171,7 +190,26 @@ class Supervisor:
         for note in seen.missing:
             self._warn(note)
 
+    def _find_engine(self, seen: Observation) -> None:
+        """Learn the engine from its first words, and read what it said before once more with the right table."""
+        self._early += seen.lines[: _EARLY_LINES - len(self._early)]
+        said = next((name for line in seen.lines if (name := engine_of_line(line.message)) is not None), None)
+        engine = said or (seen.identity.engine if seen.identity is not None else "unknown")
+        if engine not in ("sglang", "vllm"):
+            return
+        self.engine = "sglang" if engine == "sglang" else "vllm"
+        self.version = self.version or (seen.identity.version if seen.identity is not None else None)
+        self._tracker = PhaseTracker(table_for(self.engine, self.version), self.began_at, self._tracker.first_phase)
+        self._crash = CrashReader(self.engine)
+        self._judge.engine, self._judge.tracker = self.engine, self._tracker
+        self._tell("note", f"the engine is {self.engine}", {"engine": self.engine, "version": self.version})
+        for line in self._early[: -len(seen.lines) or None]:
+            self._take_line(line)
+
     def _take_line(self, line: LogLine) -> None:
+        if line.at < self.began_at:
+            # An old log: the start was before we came.
+            self.began_at = self._tracker.runs[0].began_at = self._judge.began_at = line.at
         meaning = self._tracker.feed(line)
         if meaning.restarted:
             self._crash = CrashReader(self.engine)
@@ -280,9 +318,10 @@ class Supervisor:
 
     def _cause(self, seen: Observation) -> Cause:
         before = [run for run in self._tracker.runs if run.id not in ("draining",)]
-        title = self._tracker.title_of(before[-1]).removesuffix(": done, going on")
+        title, done = self._tracker.title_of(before[-1]), ": done, going on"
+        phase = f"after {title.removesuffix(done)}" if title.endswith(done) else f"while {title}"
         return self._crash.cause(
-            seen.exit, phase=title, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
+            seen.exit, phase=phase, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
         )
 
     def _phase_view(self, now: float) -> PhaseView:

@@ -1,0 +1,82 @@
+"""`eyas watch`: parse, call, render."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from eyas.cli.output import JsonFlag, emit, use_colour
+from eyas.cli.terminal import Terminal
+from eyas.errors import ExitCode, EyasError
+from eyas.serve import compare as compare_module
+from eyas.serve import subject as subject_module
+from eyas.serve.live_view import JsonView, PlainView, View, final_text
+from eyas.serve.stop import Interrupts
+from eyas.serve.watch import WatchConfig
+from eyas.serve.watch import watch as watch_server
+
+_DEFAULT = WatchConfig()
+
+
+class WatchNothing(EyasError):
+    """Neither a subject nor two runs."""
+
+    code = "watch-nothing"
+    exit_code = ExitCode.USAGE
+
+
+def watch(
+    subject: str | None = None,
+    *,
+    config: Annotated[WatchConfig, Parameter(name="*")] = _DEFAULT,
+    compare: Annotated[tuple[Path, Path] | None, Parameter(name="--compare", negative="")] = None,
+    json: JsonFlag = False,
+) -> int:
+    """What a server is doing now: starting (which phase), warming up, ready, stalled (where), crashed (why).
+
+    Read-only: for a server that somebody else started. The API key, if one is needed, is read from EYAS_API_KEY.
+
+    Exit code: 0 = the state of --until was reached. Otherwise 10 + n, n by the state at the end: 10 starting,
+    11 warming-up, 12 ready, 13 proven, 14 unhealthy, 15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable.
+    Without --until: 0, or 10 + n for a server that is unhealthy, stalled, crashed or unreachable at the end.
+
+    Parameters
+    ----------
+    subject
+        URL (http://host:port), PID, log file, or a run folder of `eyas serve`.
+    compare
+        Two run folders or logs: what was changed between them, and where they part.
+    """
+    if compare is not None:
+        first, second = (compare_module.load_run(p, engine=config.engine, version=config.version) for p in compare)
+        comparison = compare_module.compare(first, second)
+        return emit(comparison.as_document(), str(comparison), json=json)
+    if subject is None:
+        raise WatchNothing(
+            "nothing to watch",
+            "eyas watch",
+            "neither a URL, PID or log was given, nor --compare with two runs",
+            "eyas watch http://127.0.0.1:30000 --until ready",
+        )
+    found = subject_module.parse(subject, url=config.url, log=config.log)
+    with Interrupts() as interrupts:
+        last, exit_code, folder = watch_server(
+            found, config, _view(json), api_key=os.environ.get("EYAS_API_KEY"), interrupted=interrupts.asked
+        )
+    document = last.as_document() | {"exit_code": exit_code, "run_folder": None if folder is None else str(folder)}
+    return emit(document, final_text(last, where=str(folder or "")), json=json, exit_code=exit_code)
+
+
+def _view(json: bool) -> View:
+    """JSON events for programs, a live picture on a terminal, plain lines elsewhere."""
+    if json:
+        return JsonView(sys.stdout)
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        from eyas.serve.live_view import RichView
+
+        return RichView(Console(stderr=True, no_color=not use_colour()))
+    return PlainView(Terminal().line)

@@ -1,0 +1,185 @@
+"""`eyas watch`: the state machine for a server that somebody else started. Read-only: no signal, no change.
+
+The one exception is `canary`, which has to be asked for: a one-token generation now and then.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from eyas.client.address import ServerAddress, open_http
+from eyas.errors import ExitCode, EyasError
+from eyas.serve import textfile as textfile_module
+from eyas.serve.clock import Clock, SystemClock
+from eyas.serve.evidence import Answer
+from eyas.serve.live_view import View
+from eyas.serve.probes import live_probes
+from eyas.serve.run_folder import RunFolder
+from eyas.serve.stacks import LiveStackTaker
+from eyas.serve.state import Engine, Snapshot, StateName
+from eyas.serve.subject import Subject
+from eyas.serve.supervisor import Supervisor
+
+Until = Literal[
+    "starting", "warming-up", "ready", "proven", "unhealthy", "draining", "stalled", "crashed", "stopped", "unreachable"
+]
+_CANARY_PROMPT = "The capital city of France is"
+
+
+class WatchConfigWrong(EyasError):
+    """Options that do not go together."""
+
+    code = "watch-config"
+    exit_code = ExitCode.USAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchConfig:
+    """How to watch."""
+
+    until: Until | None = None
+    """End as soon as the server is in this state (ready is also met by proven). None: until it ends, or Ctrl-C."""
+    timeout: float | None = None
+    """Seconds after which to end with what is then the case; None: no limit. There is no time limit for a phase."""
+    interval: float = 1.0
+    """Seconds between two looks, 0.1 or more."""
+    engine: Engine = "unknown"
+    """sglang or vllm; unknown: found out from the log, the process or the endpoints."""
+    version: str | None = None
+    """The engine's version; None: as far as it tells. Chooses the table of markers."""
+    url: str | None = None
+    """The server's URL, when a PID or a log is watched and it cannot be found from there."""
+    log: Path | None = None
+    """The server's log, when a PID or a URL is watched."""
+    textfile: Path | None = None
+    """Write the watcher's own state here for Prometheus' node_exporter (its textfile collector), at every look."""
+    out: Path | None = None
+    """Write events, stacks and the timeline into a fresh folder below this one."""
+    canary: float | None = None
+    """Make a one-token generation every so many seconds (10 or more): the only thing that is not read-only."""
+    stacks: bool = True
+    """Take stacks of a process that seems stalled (py-spy or /proc; it is not harmed)."""
+    keep_on: bool = False
+    """Go on after a stall instead of ending with exit code 16 (a stalled server may move again)."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.interval < 0.1:
+            problems.append(f"interval is {self.interval}, at least 0.1 s")
+        if self.canary is not None and self.canary < 10:
+            problems.append(f"canary is {self.canary}, at least 10 s")
+        if problems:
+            raise WatchConfigWrong(
+                "; ".join(problems),
+                "the options of eyas watch",
+                "more often would disturb the server",
+                "choose larger values",
+            )
+
+
+def watch(
+    subject: Subject,
+    config: WatchConfig,
+    view: View,
+    *,
+    api_key: str | None = None,
+    clock: Clock | None = None,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> tuple[Snapshot, int, Path | None]:
+    """Watch until the wanted state, the end, the timeout or an interrupt.
+
+    Returns:
+        the last snapshot; the exit code: 0 = the wanted state (without `until`: it ended well or we were interrupted),
+        10 + n = another state; the folder that was written, if one was.
+
+    Raises:
+        LogUnreadable: the log that was named cannot be read. WriteFailed: `out` cannot be written.
+    """
+    clock = clock or SystemClock()
+    engine, version = config.engine, config.version
+    folder = RunFolder.create(config.out, engine=engine) if config.out is not None else None
+    probes = live_probes(
+        subject,
+        engine=engine,
+        version=version,
+        api_key=api_key,
+        canary=_canary(subject, engine, version, api_key) if config.canary is not None else None,
+        canary_every_s=config.canary or 60.0,
+    )
+    supervisor = Supervisor(
+        engine=engine,
+        version=version,
+        probes=probes,
+        clock=clock,
+        stacks=LiveStackTaker() if config.stacks and subject.pid is not None else None,
+        log_only=subject.log_only,
+        has_log=subject.log is not None,
+        folder=folder,
+    )
+
+    def show(snapshot: Snapshot) -> None:
+        view.show(snapshot, supervisor.phase_rows())
+        if config.textfile is not None:
+            textfile_module.write(config.textfile, snapshot)
+
+    wanted = _wanted(config)
+    try:
+        last = supervisor.run(
+            until=wanted | (set() if config.keep_on else {StateName.STALLED}),
+            on_snapshot=show,
+            on_event=view.event,
+            deadline_s=config.timeout,
+            stop_when=interrupted,
+            poll_s=config.interval,
+        )
+    finally:
+        view.close()
+    return last, _exit_code(last, wanted), folder.path if folder is not None else None
+
+
+def _wanted(config: WatchConfig) -> set[StateName]:
+    if config.until is None:
+        return set()
+    wanted = {StateName(config.until)}
+    return wanted | {StateName.PROVEN} if StateName.READY in wanted else wanted
+
+
+def _exit_code(last: Snapshot, wanted: set[StateName]) -> int:
+    if wanted:
+        return 0 if last.state in wanted else last.state.exit_code
+    bad = (StateName.CRASHED, StateName.STALLED, StateName.UNHEALTHY, StateName.UNREACHABLE)
+    return last.state.exit_code if last.state in bad else 0
+
+
+def _canary(subject: Subject, engine: Engine, version: str | None, api_key: str | None) -> Callable[[], Answer] | None:
+    """One token from the server, as an `Answer`: 200, an HTTP error, or a timeout."""
+    if subject.url is None:
+        return None
+    url = subject.url
+
+    def ask() -> Answer:
+        from eyas.client.address import ServerRefused
+        from eyas.client.openai_api import GenerationOptions, generate, model_name
+
+        kind = engine if engine in ("sglang", "vllm") else "openai"
+        address = ServerAddress(url=url, kind=kind, version=version, api_key=api_key)
+        start = time.monotonic()
+        try:
+            with open_http(address, timeout_s=60.0) as http:
+                named = ServerAddress(
+                    url=url,
+                    kind=address.kind,
+                    version=version,
+                    api_key=api_key,
+                    model=model_name(http, address),
+                )
+                generate(http, named, _CANARY_PROMPT, GenerationOptions(max_new_tokens=1))
+            return Answer(code=200, elapsed_s=time.monotonic() - start)
+        except ServerRefused:
+            return Answer(code=500, elapsed_s=time.monotonic() - start)
+        except EyasError:
+            return Answer(code=0, failure="timeout", elapsed_s=time.monotonic() - start)
+
+    return ask
