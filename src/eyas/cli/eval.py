@@ -1,0 +1,84 @@
+"""`eyas eval`: parse, call, render."""
+
+import json as json_module
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from eyas import shipped
+from eyas.cli.output import JsonFlag, emit
+from eyas.cli.target_option import TargetName, target_folder
+from eyas.cli.terminal import Terminal
+from eyas.records.atomic import write_text
+from eyas.replay.eval_config import EvalConfig
+
+_DEFAULT = EvalConfig()
+
+
+def eval_(
+    draft: Path,
+    *,
+    target: TargetName,
+    data: Annotated[list[Path] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
+    config: Annotated[EvalConfig, Parameter(name="*")] = _DEFAULT,
+    save_rows: Path | None = None,
+    out: Path | None = None,
+    json: JsonFlag = False,
+) -> int:
+    """Accept length of a draft by replay: what a server with chain drafting and greedy decoding would accept.
+
+    The target runs once over each recorded text, the draft's K steps run from all positions at once, and the rounds
+    are walked. Accept length = tokens gained per verify pass, bonus token included: 1.00 means nothing was accepted.
+
+    Parameters
+    ----------
+    draft
+        Folder (or weight file) of the draft, in any format that eyas reads.
+    data
+        JSONL files: the target's own greedy answers as `prompt_ids` and `response_ids`, or prompts as `messages` or
+        `turns`, which the target answers first. Default: the 16 rows that ship with eyas, written by smollm2-135m.
+    save_rows
+        Write the rows with the target's answers here (JSONL), so that the next run need not generate them.
+    out
+        Also write the JSON object to this file.
+    """
+    from eyas.replay.evaluate import evaluate
+
+    talk = Terminal()
+    folder = target_folder(target, talk)
+    if data is None:
+        talk.note(f"no --data: using the rows that ship with eyas, {shipped.eval_rows_path()}")
+    record = evaluate(draft, folder, data or [shipped.eval_rows_path()], config, talk, save_rows=save_rows)
+    document = record.as_document()
+    if out is not None:
+        write_text(out, json_module.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return emit(document, render(document), json=json)
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The evaluation as a table: one line per set, then all together."""
+    k = document["num_draft_tokens"]
+    sets: Mapping[str, Mapping[str, Any]] = document["sets"]
+    width = max([len("all"), *map(len, sets)])
+    header = f"{'set':<{width}}  rows  rounds  accept length  request mean  accepted at position 1 … {k} (joint)"
+    lines = [header]
+    if len(sets) > 1:
+        lines += [_line(name, figures, width) for name, figures in sets.items()]
+    lines.append(_line("all" if len(sets) != 1 else next(iter(sets)), document, width))
+    conditional = " ".join(_share(p) for p in document["per_position_conditional"])
+    lines.append(f"each position given that all before it were accepted: {conditional}")
+    return "\n".join(lines)
+
+
+def _line(name: str, figures: Mapping[str, Any], width: int) -> str:
+    positions = " ".join(_share(p) for p in figures["per_position"])
+    return (
+        f"{name:<{width}}  {figures['num_requests']:>4}  {figures['rounds']:>6}  {figures['accept_length']:>13.3f}"
+        f"  {figures['accept_length_request_mean']:>12.3f}  {positions}"
+    )
+
+
+def _share(value: float) -> str:
+    return "  – " if value != value else f"{value:.3f}".removeprefix("0") if value < 1 else "1.00"

@@ -1,0 +1,60 @@
+"""Options of `eyas eval`. No torch here: the command line is built from this."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from eyas.errors import EyasError
+
+
+class EvalConfigInvalid(EyasError):
+    """Options of `eyas eval` that cannot be meant."""
+
+    code = "eval-config-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig:
+    """How to evaluate."""
+
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 5
+    """Drafts per verify pass, K, the bonus token excluded (1 - 32)."""
+
+    max_rows: int | None = None
+    """Use only the first so many rows of all files together."""
+
+    max_new_tokens: int = 256
+    """Longest answer, in tokens, where the data holds prompts only and the target has to answer them first."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """In which target and draft compute. Lower than float32 may flip near-ties between tokens."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
+
+    threads: int | None = None
+    """CPU threads; default: what torch chooses."""
+
+    batch_tokens: int | None = None
+    """Padded tokens that run together; default 1 on a CPU (row by row), 16384 on a GPU."""
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{name} is {value}, wanted {wanted}"
+            for name, value, wanted, is_right in (
+                ("--num-draft-tokens", self.num_draft_tokens, "1 - 32", 1 <= self.num_draft_tokens <= 32),
+                ("--max-rows", self.max_rows, "at least 1", self.max_rows is None or self.max_rows >= 1),
+                ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
+                ("--threads", self.threads, "at least 1", self.threads is None or self.threads >= 1),
+                (
+                    "--batch-tokens",
+                    self.batch_tokens,
+                    "at least 1",
+                    self.batch_tokens is None or self.batch_tokens >= 1,
+                ),
+            )
+            if not is_right
+        ]
+        if wrong:
+            raise EvalConfigInvalid("; ".join(wrong), "eyas eval", "outside the range", "see `eyas eval --help`")

@@ -1,0 +1,138 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from eyas.cli.app import main
+from eyas.contract.target_spec import read_target
+from eyas.decode.accept_length import Acceptance
+from eyas.models.save_draft import save_draft
+from eyas.replay.eval_config import EvalConfig, EvalConfigInvalid
+from plain_loop import plain_loop
+from tiny_draft import tiny_draft
+from tiny_target import tiny_target
+from tiny_tokenizer import tiny_tokenizer
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
+    """A folder with `target`, `draft`, `rows.jsonl` (recorded) and `prompts.jsonl`."""
+    root = tmp_path_factory.mktemp("made")
+    model = tiny_target(seed=5)
+    model.generation_config.eos_token_id = 2
+    model.save_pretrained(root / "target")
+    tiny_tokenizer().save_pretrained(root / "target")
+    draft = tiny_draft(
+        hidden_size=32, target_hidden_size=32, vocab_size=64, draft_vocab_size=64, embedding="target", head="target"
+    )
+    save_draft(draft, root / "draft", target_spec=read_target(root / "target"))
+    rows = []
+    for i, first in enumerate((7, 9, 11)):
+        text, _ = plain_loop(model, draft, [1, first], 1, 20)
+        rows.append({"id": f"r{i}", "set": ["even", "odd"][i % 2], "prompt_ids": text[:2], "response_ids": text[2:]})
+    (root / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    prompts = [{"messages": [{"role": "user", "content": f"w{i} w{i + 1}"}]} for i in range(3)]
+    (root / "prompts.jsonl").write_text("\n".join(map(json.dumps, prompts)))
+    return root
+
+
+def run(capsys, made: Path, *more: str) -> tuple[int, dict, str]:
+    code = main(["eval", str(made / "draft"), "--target", str(made / "target"), "--device", "cpu", "--json", *more])
+    out, err = capsys.readouterr()
+    return code, json.loads(out.splitlines()[-1]), err
+
+
+def test_the_document_has_every_figure_and_the_figures_agree(made, capsys):
+    code, document, err = run(capsys, made, "--data", str(made / "rows.jsonl"), "-k", "3")
+
+    assert (code, document["schema"]) == (0, "eyas.eval/1")
+    requests = [Acceptance.of_rounds(row["accepted"], 3) for row in document["rows"]]
+    assert document["rounds"] == sum(r.rounds for r in requests)
+    assert document["num_tokens"] == sum(r.num_tokens for r in requests)
+    assert document["accept_length"] == document["num_tokens"] / document["rounds"]
+    assert document["accept_length_request_mean"] == pytest.approx(sum(r.accept_length for r in requests) / 3)
+    assert document["per_position"][0] == document["accepted_at"][0] / document["rounds"]
+    assert list(document["sets"]) == ["even", "odd"]
+    assert sum(s["rounds"] for s in document["sets"].values()) == document["rounds"]
+    assert len(document["per_position"]) == len(document["per_position_conditional"]) == 3
+    assert document["draft"]["aux_boundaries"] == [1, 2, 3]
+    assert document["data"]["num_response_tokens"] == 60
+    assert "accepted at position 1 … 3 (joint)" in err
+
+
+def test_prompts_are_answered_first_and_the_saved_rows_give_the_same_again(made, capsys, tmp_path):
+    saved = tmp_path / "saved.jsonl"
+    _, first, err = run(
+        capsys, made, "--data", str(made / "prompts.jsonl"), "--max-new-tokens", "12", "--save-rows", str(saved)
+    )
+
+    _, again, _ = run(capsys, made, "--data", str(saved))
+
+    assert "3 of 3 rows are prompts without an answer: the target answers them greedily" in err
+    assert [row["accepted"] for row in first["rows"]] == [row["accepted"] for row in again["rows"]]
+    assert first["data"]["fingerprint"] == again["data"]["fingerprint"]
+    rows = [json.loads(line) for line in saved.read_text().splitlines()]
+    assert rows[0]["prompt_ids"] == [1, 4, 7, 8, 2, 5]
+    assert all(2 not in row["response_ids"][:-1] and len(row["response_ids"]) <= 12 for row in rows)
+
+
+def test_answers_are_the_model_s_own_greedy_generation(made, capsys, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    saved = tmp_path / "saved.jsonl"
+    run(capsys, made, "--data", str(made / "prompts.jsonl"), "--max-new-tokens", "12", "--save-rows", str(saved))
+
+    model = AutoModelForCausalLM.from_pretrained(made / "target", dtype=torch.float32)
+    for row in map(json.loads, saved.read_text().splitlines()):
+        prompt = torch.tensor([row["prompt_ids"]])
+        whole = model.generate(prompt, max_new_tokens=12, do_sample=False, eos_token_id=2, pad_token_id=0)
+        assert whole[0, prompt.shape[1] :].tolist() == row["response_ids"]
+
+
+def test_max_rows_and_out_are_heeded(made, capsys, tmp_path):
+    out = tmp_path / "eval.json"
+
+    _, document, _ = run(capsys, made, "--data", str(made / "rows.jsonl"), "--max-rows", "2", "--out", str(out))
+
+    assert len(document["rows"]) == 2
+    assert json.loads(out.read_text())["accept_length"] == document["accept_length"]
+
+
+def test_without_json_the_table_is_on_stdout(made, capsys):
+    main(["eval", str(made / "draft"), "--target", str(made / "target"), "--data", str(made / "rows.jsonl"), "-k", "2"])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("set   rows  rounds  accept length  request mean  accepted at position 1 … 2 (joint)")
+    assert [line.split()[0] for line in lines[1:4]] == ["even", "odd", "all"]
+    assert lines[4].startswith("each position given that all before it were accepted:")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--data", "nothing.jsonl"], "eval-data-missing"),
+        (["-k", "0"], "eval-config-invalid"),
+        (["--max-new-tokens", "1"], "eval-config-invalid"),
+    ],
+)
+def test_a_wrong_option_is_an_error_of_usage_with_its_code(made, capsys, arguments, code):
+    exit_code, document, _ = run(capsys, made, *arguments)
+
+    assert (exit_code, document["code"]) == (2, code)
+
+
+def test_all_wrong_options_are_told_at_once():
+    with pytest.raises(EvalConfigInvalid, match=r"--num-draft-tokens is 40.*--threads is 0"):
+        EvalConfig(num_draft_tokens=40, threads=0)
+
+
+def test_a_target_without_a_chat_template_cannot_be_asked(made, capsys, tmp_path):
+    tiny_target(seed=5).save_pretrained(tmp_path / "target")
+
+    code = main([
+        *["eval", str(made / "draft"), "--target", str(tmp_path / "target"), "--data", str(made / "prompts.jsonl")],
+        "--json",
+    ])  # fmt: skip
+
+    assert (code, json.loads(capsys.readouterr().out)["code"]) == (2, "tokenizer-unusable")
