@@ -1,1 +1,1 @@
-"""Measure: workload, arms, statistics. Knows an arm only as a Protocol."""
+"""Plain against speculative decoding on the same prompts: workload, arms, statistics, ceiling, verdict. No torch."""

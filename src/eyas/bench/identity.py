@@ -1,0 +1,51 @@
+"""Speculation must not change the text: compares answers token for token and judges where they part."""
+
+from collections.abc import Sequence
+
+from eyas.bench.arm import Answer, BenchPrompt, Oracle
+from eyas.errors import EyasError, ExitCode
+from eyas.records.bench_record import Divergence
+
+MAX_LOGIT_GAP = 1e-4
+
+
+class TextsDiffer(EyasError):
+    """A speculative text is not the plain one, and no near-tie excuses it."""
+
+    code = "bench-texts-differ"
+    exit_code = ExitCode.FINDINGS
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """Index of the first different token (the shorter length if one ends early); None if they are the same."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return None if len(a) == len(b) else min(len(a), len(b))
+
+
+def judge(
+    prompt: BenchPrompt, plain: Answer, other: Answer, num_draft_tokens: int, oracle: Oracle
+) -> Divergence | None:
+    """None when the texts are the same, or the near-tie at which they part.
+
+    Raises:
+        TextsDiffer: the target's two best logits at the first difference are further apart than `MAX_LOGIT_GAP`.
+    """
+    at = first_difference(plain.ids, other.ids)
+    if at is None:
+        return None
+    gap = oracle.logit_gap([*prompt.prompt_ids, *plain.ids[:at]])
+    if gap >= MAX_LOGIT_GAP or at >= min(len(plain.ids), len(other.ids)):
+        raise TextsDiffer(
+            f"speculative decoding changed the text of prompt {prompt.id}",
+            f"prompt {prompt.id}, K = {num_draft_tokens}, token {at}",
+            f"plain has {_at(plain.ids, at)}, speculative has {_at(other.ids, at)}, and the target's two best logits"
+            f" are {gap:.2e} apart (a near-tie is < {MAX_LOGIT_GAP:g}): a speed with another text is no speedup",
+            "this is a fault of the engine or of its kernels: please report it with the prompt",
+        )
+    return Divergence(id=prompt.id, num_draft_tokens=num_draft_tokens, at=at, logit_gap=gap)
+
+
+def _at(ids: Sequence[int], index: int) -> str:
+    return str(ids[index]) if index < len(ids) else "ended"

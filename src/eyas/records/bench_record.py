@@ -1,0 +1,162 @@
+"""What `eyas bench` measured, as the JSON object that it prints and writes (`eyas.bench/1`).
+
+Speeds are tokens per second of one stream. `decode` leaves out the prompt and the first token; `with prefill` counts
+both. A speed's spread is over repeats; a speedup's interval is a bootstrap over prompts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SCHEMA = "eyas.bench/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A figure measured several times.
+
+    Attributes:
+        median, minimum, maximum: over the repeats.
+    """
+
+    median: float
+    minimum: float
+    maximum: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArmFigures:
+    """One arm's speed on one set.
+
+    Attributes:
+        arm: `plain`, `k=3`, `transformers` …
+        set: kind of text, or `all`.
+        num_draft_tokens: K; 0 for plain arms.
+        tokens_per_s: decode only.
+        tokens_per_s_with_prefill: the prompt's reading counted in time, the first token in tokens.
+        num_tokens: new tokens per repeat.
+    """
+
+    arm: str
+    set: str
+    num_draft_tokens: int
+    tokens_per_s: Spread
+    tokens_per_s_with_prefill: Spread
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """The speedup that the measured times of the parts allow: AL · t(1 row) / (t(K + 1 rows) + K · t(draft step)).
+
+    Attributes:
+        speedup: the ceiling.
+        one_row_ms, verify_ms, draft_step_ms: medians in this run, milliseconds.
+    """
+
+    speedup: float
+    one_row_ms: float
+    verify_ms: float
+    draft_step_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Speculative against plain decoding on one set.
+
+    Attributes:
+        set: kind of text, or `all`.
+        num_draft_tokens: K.
+        speedup: plain seconds / speculative seconds for the same tokens, decode only.
+        speedup_low, speedup_high: 95 % bootstrap interval over prompts.
+        speedup_with_prefill: the same with the prompt's reading.
+        accept_length: tokens per verify pass, bonus included, the engine's own counts, pooled.
+        accept_length_request_mean: unweighted mean over prompts.
+        per_position: entry k = share of rounds in which drafts 1 … k + 1 were all accepted.
+        rounds: verify passes.
+        ceiling: None for arms whose parts cannot be timed (a server).
+        verdict: in words.
+    """
+
+    set: str
+    num_draft_tokens: int
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    speedup_with_prefill: float
+    accept_length: float
+    accept_length_request_mean: float
+    per_position: tuple[float, ...]
+    rounds: int
+    ceiling: Ceiling | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """A speculative text that leaves the plain one where the target's two best logits almost tie.
+
+    Attributes:
+        id: of the prompt; num_draft_tokens: of the arm.
+        at: index of the first different token.
+        logit_gap: between the target's two best logits there.
+    """
+
+    id: str
+    num_draft_tokens: int
+    at: int
+    logit_gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A generated text, token by token.
+
+    Attributes:
+        id, set: of the prompt; num_draft_tokens: of the arm.
+        pieces: (text, origin): origin 1 … K = accepted draft of that depth, 0 = bonus, -1 = the prefill's token.
+    """
+
+    id: str
+    set: str
+    num_draft_tokens: int
+    pieces: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchRecord:
+    """A benchmark run.
+
+    Attributes:
+        figures: speed of every arm on every set, and on `all`.
+        comparisons: every K on every set, and on `all`.
+        best_num_draft_tokens: K with the highest speedup on `all`.
+        num_compared: pairs of texts compared token for token; num_identical of them were the same.
+        divergences: the others, all within the allowed logit gap.
+        repetition: set -> share of its tokens that lie in a 4-gram seen before in the same text; a high share means
+            that the text degenerates and flatters a draft.
+        passages: one text per set, at the best K.
+        target, draft, data: what was run, with fingerprints.
+        settings: device, threads, versions, repeats, limits, how arms were interleaved.
+        verdict: the whole run in words.
+        notes: what was defaulted, skipped or is unusual.
+    """
+
+    figures: Sequence[ArmFigures]
+    comparisons: Sequence[Comparison]
+    best_num_draft_tokens: int
+    num_compared: int
+    num_identical: int
+    divergences: Sequence[Divergence]
+    repetition: Mapping[str, float]
+    passages: Sequence[Passage]
+    target: Mapping[str, Any]
+    draft: Mapping[str, Any]
+    data: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    verdict: str
+    notes: Sequence[str] = ()
+
+    def as_document(self) -> dict[str, Any]:
+        """The run as a JSON object; field names as here."""
+        return {"schema": SCHEMA, **asdict(self)}
