@@ -13,7 +13,8 @@ from eyas.contract.finding import Severity
 # What becomes of a checkpoint tensor.
 TensorFate = Literal["used", "shared", "overwritten", "by-design", "dropped", "crash"]
 # What a runtime parameter holds when the engine starts to serve.
-ParameterState = Literal["filled", "partly", "ones", "zeros", "uninitialised", "target", "absent"]
+# unused = built, but never applied by this class.
+ParameterState = Literal["filled", "partly", "ones", "zeros", "uninitialised", "target", "absent", "unused"]
 KeyFate = Literal["read", "inert", "ignored", "unknown", "crash"]
 Verdict = Literal["ok", "silent-damage", "crash", "refuses"]
 DamageSeverity = Literal["mild", "severe", "fatal"]
@@ -128,7 +129,8 @@ class Ledger:
     @property
     def unfilled(self) -> tuple[str, ...]:
         """Runtime parameters that no checkpoint tensor (and no target) fills, in whole or in part."""
-        return tuple(p.name for p in self.parameters if p.state not in ("filled", "target")) if self.starts else ()
+        held = ("filled", "target", "unused")
+        return tuple(p.name for p in self.parameters if p.state not in held) if self.starts else ()
 
     @property
     def overwritten(self) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def parameter_reasons(
     rules: LoadRules, config: SeenConfig, parameters: Sequence[ParameterEntry], loaded: Loaded, where: str
 ) -> list[Reason]:
     """Reasons for parameters that no tensor fills."""
-    lost = [p for p in parameters if p.state not in ("filled", "target") and not _is_harmless(rules, p)]
+    lost = [p for p in parameters if p.state not in ("filled", "target") and not _is_harmless(p)]
     found: list[Reason] = []
     if vocabulary := [p for p in lost if p.name in _MAPS]:
         found.append(_no_map(config, vocabulary[0], where))
@@ -54,13 +54,9 @@ def parameter_reasons(
     return found
 
 
-def _is_harmless(rules: LoadRules, parameter: ParameterEntry) -> bool:
-    """A bias that stays zero; the norm that this class builds for layers >= 1 and never applies."""
-    if parameter.state == "zeros" and parameter.name.endswith(".bias"):
-        return True
-    unused = "input_layernorm" if rules.deep_norm == "hidden_norm" else "hidden_norm"
-    is_deep = parameter.name.startswith("model.layers.") and not parameter.name.startswith("model.layers.0.")
-    return is_deep and parameter.name.endswith(f".{unused}.weight")
+def _is_harmless(parameter: ParameterEntry) -> bool:
+    """Never applied, or a bias that stays zero."""
+    return parameter.state == "unused" or (parameter.state == "zeros" and parameter.name.endswith(".bias"))
 
 
 def _no_map(config: SeenConfig, parameter: ParameterEntry, where: str) -> Reason:

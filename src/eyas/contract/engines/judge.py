@@ -12,6 +12,7 @@ from eyas.contract.engines.hook_reasons import hook_reasons
 from eyas.contract.engines.key_fates import key_fates
 from eyas.contract.engines.load_rules import LoadRules
 from eyas.contract.engines.load_tensors import Loaded, load_tensors
+from eyas.contract.engines.position_reasons import position_reasons
 from eyas.contract.engines.runtime_parameters import Parameter, num_aux_states, runtime_parameters
 from eyas.contract.engines.seen_config import SeenConfig
 from eyas.contract.engines.select_class import Selection, select_class
@@ -58,6 +59,8 @@ def judge(
         *map_reasons(rules, config, _int_maps(draft), loaded, draft.where),
         *key_reasons(rules, config, key_fates(rules, draft.config), draft.where),
         *aux_reasons(engine, runner, capture, reading, target, num_aux_states(rules, config), config, draft.where),
+        *position_reasons(engine, rules, config, reading, draft.where),
+        *_quantised_head(engine, runner, target, loaded, draft.where),
         *_algorithm(engine, algorithm, draft.where),
     ]
     verdict, severity = verdict_of(reasons)
@@ -118,6 +121,24 @@ def _crash(loaded: Loaded, where: str) -> list[Reason]:
             why=message,
             do="export the tensor as the class expects it, or correct the config key that sizes or enables it",
             items=(name,),
+        )
+    ]
+
+
+def _quantised_head(
+    engine: EngineVersion, runner: Runner | None, target: TargetSpec | None, loaded: Loaded, where: str
+) -> list[Reason]:
+    # Source: vllm/v1/worker/gpu/spec_decode/eagle/utils.py _should_share compares with target.weight unguarded
+    if runner != "v2" or target is None or not target.is_head_quantized or "lm_head.weight" not in loaded.filled:
+        return []
+    return [
+        Reason(
+            code="target-head-quantised",
+            verdict="crash",
+            what="the target's lm_head is quantised and the draft has its own",
+            where=f"{where} with {target.where}",
+            why=f"{engine.label}'s V2 runner compares the two by `.weight`, which a quantised head does not have",
+            do="VLLM_USE_V2_MODEL_RUNNER=0, or a target whose lm_head is left unquantised",
         )
     ]
 

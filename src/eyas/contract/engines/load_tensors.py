@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from eyas.contract.checkpoint import Checkpoint, TensorInfo
 from eyas.contract.engines.load_rules import LoadRules
 from eyas.contract.engines.runtime_parameters import Parameter
-from eyas.contract.engines.seen_config import SeenConfig
+from eyas.contract.engines.seen_config import PARALLEL, SeenConfig
 from eyas.contract.ledger import TensorEntry
 from eyas.contract.tensor_names import SCALE_SUFFIXES
 
@@ -144,6 +144,8 @@ def _skipped_by_switch(rules: LoadRules, config: SeenConfig, name: str) -> Tenso
     if rules.engine != "vllm":
         return None
     if "mask_hidden" in name and rules.kind != "mla":
+        if config.get(PARALLEL):
+            return TensorEntry(name=name, fate="used", parameter="mask_hidden", remark="buffer of parallel drafting")
         why = 'logged: "mask_hidden found in weights but model is not configured for parallel drafting"'
         return TensorEntry(name=name, fate="dropped", remark=why)
     if rules.kind != "mla" and not config.get("eagle_config.use_aux_hidden_state", True) and "fc." in name:

@@ -110,11 +110,23 @@ def _fusion(rules: LoadRules, config: SeenConfig, hidden: int, target_hidden: in
 
 def _layer(rules: LoadRules, config: SeenConfig, layer: int) -> list[Parameter]:
     at = f"model.{rules.layer_module.format(i=layer)}"
-    hidden, inner = config.size("hidden_size"), config.size("intermediate_size")
+    hidden, inner = config.size("hidden_size"), _mlp_width(rules, config)
     input_width = 2 * hidden if layer == 0 else hidden
-    norms = [_norm(f"{at}.{n}.weight", hidden) for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")]
+    # layers >= 1 have both norms and apply one of them
+    unused = "" if layer == 0 else "input_layernorm" if rules.deep_norm == "hidden_norm" else "hidden_norm"
+    norms = [
+        Parameter(name=f"{at}.{n}.weight", shape=(hidden,), initial="unused" if n == unused else "ones")
+        for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+    ]
     attention = _mla if rules.kind == "mla" else _attention
     return [*norms, *attention(rules, config, f"{at}.self_attn", input_width), *_mlp(rules, config, at, hidden, inner)]
+
+
+def _mlp_width(rules: LoadRules, config: SeenConfig) -> int:
+    # Source: sglang srt/models/llama_eagle3.py: `if config.model_type == "llama4_text"`
+    if rules.engine == "sglang" and rules.kind == "llama" and config.model_type == "llama4_text":
+        return config.size("intermediate_size_mlp") or 16384
+    return config.size("intermediate_size")
 
 
 def _mlp(rules: LoadRules, config: SeenConfig, at: str, hidden: int, inner: int) -> list[Parameter]:

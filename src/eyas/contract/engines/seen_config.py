@@ -41,6 +41,8 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 _SAME_AS = {"deepseek_v3": "kimi_k2", "deepseek_v2": "kimi_k2", "deepseek_v32": "kimi_k2"}
+# set in the seen config of a P-EAGLE draft, which is launched with parallel_drafting
+PARALLEL = "eyas:parallel_drafting"
 # transformers' classes that tie the head unless told otherwise
 _TIED = ("gemma", "gpt2")
 

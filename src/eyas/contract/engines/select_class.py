@@ -9,7 +9,7 @@ from typing import Any
 
 from eyas.contract.engines import sglang, vllm
 from eyas.contract.engines.load_rules import LoadRules
-from eyas.contract.engines.seen_config import SeenConfig
+from eyas.contract.engines.seen_config import PARALLEL, SeenConfig
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.ledger import Reason, Verdict
 
@@ -127,14 +127,14 @@ def _select_speculators(engine: EngineVersion, config: Mapping[str, Any], where:
     layer = config.get("transformer_layer_config")
     kind = config.get("speculators_model_type")
     place = f"{where}: config.json"
-    if kind != "eagle3":
-        why = "only speculators_model_type eagle3 is an EAGLE-3 draft"
+    if kind not in ("eagle3", "peagle"):
+        why = "only speculators_model_type eagle3 and peagle are EAGLE-3 drafts"
         return _refused("speculators-kind", f"speculators_model_type is {kind!r}", place, why, "use an eagle3 draft")
     if not isinstance(layer, Mapping):
         why = "vLLM takes the draft's sizes from it"
         do = "export the draft again with speculators 0.5 or newer"
         return _refused("speculators-incomplete", "no transformer_layer_config", place, why, do)
-    # Source: vllm/transformers_utils/configs/speculators/algos.py update_eagle3 (same in 0.25.1 and 0.33.0)
+    # Source: vllm/transformers_utils/configs/speculators/algos.py update_eagle3, update_peagle (0.25.1, 0.33.0)
     model_type = layer.get("model_type", "llama")
     class_name = vllm.SPECULATORS_CLASSES.get(model_type) if isinstance(model_type, str) else None
     if class_name is None:
@@ -145,8 +145,11 @@ def _select_speculators(engine: EngineVersion, config: Mapping[str, Any], where:
     seen["draft_vocab_size"] = config.get("draft_vocab_size")
     if config.get("target_hidden_size") is not None:
         seen["target_hidden_size"] = config["target_hidden_size"]
-    for key in _SPECULATORS_FIELDS:
-        seen[key] = config.get(key, key == "norm_before_residual")
+    is_parallel = kind == "peagle"
+    for key in _SPECULATORS_FIELDS[:2] if is_parallel else _SPECULATORS_FIELDS:
+        seen[key] = config.get(key, key == "norm_before_residual" and not is_parallel)
+    if is_parallel:
+        seen[PARALLEL] = True
     if config.get("eagle_aux_hidden_state_layer_ids"):
         seen["eagle_aux_hidden_state_layer_ids"] = config["eagle_aux_hidden_state_layer_ids"]
     rules = rules_for(engine, class_name)
