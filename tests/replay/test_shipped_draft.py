@@ -1,6 +1,5 @@
 """The real draft on the real target: replay against a second, independent loop, and against figures known elsewhere."""
 
-
 import pytest
 import torch
 
