@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 HERE = Path(__file__).parent
-BATCH = 8
+BATCH = 32
 ANSWER_TOKENS = 220
 EVAL_TOKENS = 128
 

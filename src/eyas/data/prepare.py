@@ -167,7 +167,7 @@ def _rows(
 
 
 def _fingerprint(text: TargetText, prints: Sequence[str], config: PrepareConfig) -> str:
-    parts = [_RULES, text.tokenizer_fingerprint, text.template_fingerprint, list(prints), asdict(config)]
+    parts = [_RULES, text.tokenizer_hash, text.template_hash, list(prints), asdict(config)]
     return fingerprint.of_json(parts)
 
 
@@ -206,8 +206,8 @@ def _manifest(
     options: dict[str, Any] = asdict(config)
     return RowsManifest(
         fingerprint=whole,
-        tokenizer=text.tokenizer_fingerprint,
-        template=text.template_fingerprint,
+        tokenizer=text.tokenizer_hash,
+        template=text.template_hash,
         template_options=json.loads(options.pop("template_options")),
         sources=sources,
         options=options,

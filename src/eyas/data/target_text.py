@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.contract.target_spec import read_target
 from eyas.data.chat_template import ChatTemplate, Tokenizer
 from eyas.errors import EyasError
-from eyas.records import fingerprint
 
 
 class TemplateMissing(EyasError):
@@ -22,14 +22,13 @@ class TargetText:
     """A target as a reader of text.
 
     Attributes:
-        tokenizer_fingerprint: of tokenizer.json (or tokenizer.model).
-        template_fingerprint: of the template's text and the options given to it.
+        tokenizer_hash, template_hash: fingerprints as in `contract.target_spec.TargetSpec`.
     """
 
     tokenizer: Tokenizer
     template: ChatTemplate
-    tokenizer_fingerprint: str
-    template_fingerprint: str
+    tokenizer_hash: str
+    template_hash: str
 
 
 def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> TargetText:
@@ -48,13 +47,13 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
             "without it nobody knows how a conversation becomes the text that the target reads",
             "put chat_template.jinja beside its tokenizer.json",
         )
-    files = [folder / name for name in ("tokenizer.json", "tokenizer.model") if (folder / name).exists()]
+    spec = read_target(folder)
     closing = [*tokenizer.all_special_tokens, *_end_tokens(folder, tokenizer)]
     return TargetText(
         tokenizer=tokenizer,
         template=ChatTemplate(tokenizer, closing, template_options),
-        tokenizer_fingerprint=fingerprint.of_files(files[:1]),
-        template_fingerprint=fingerprint.of_json([tokenizer.chat_template, dict(template_options)]),
+        tokenizer_hash=spec.tokenizer_hash or "unknown",
+        template_hash=spec.template_hash or "unknown",
     )
 
 

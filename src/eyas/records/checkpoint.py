@@ -1,0 +1,40 @@
+"""The state of an unfinished training run, beside its output: what a rerun needs to go on as if never stopped.
+
+    OUT.resume/state.json          this schema
+    OUT.resume/state.safetensors   draft.<name> F32, exp_avg.<name> F32, exp_avg_sq.<name> F32
+    OUT.resume/metrics.jsonl       one record per step done
+
+The order of rows is a function of the seed and the schedule one of the step, so the step number is their whole state.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "eyas.checkpoint/1"
+STATE, TENSORS, METRICS = "state.json", "state.safetensors", "metrics.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointState:
+    """Where a run stands.
+
+    Attributes:
+        step: optimiser steps done.
+        num_tokens: training tokens seen.
+        run: what decides the run, name -> value or fingerprint; a rerun must agree in all of them.
+    """
+
+    step: int
+    num_tokens: int
+    run: Mapping[str, Any]
+
+    def as_document(self) -> dict[str, Any]:
+        """The state as a JSON object."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def resume_folder(out: Path) -> Path:
+    """Where the unfinished run that will become `out` is kept."""
+    return out.with_name(f"{out.name}.resume")

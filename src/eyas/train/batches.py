@@ -1,0 +1,72 @@
+"""Which rows each optimiser step sees: a pure function of lengths, options and seed. No data, no global state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eyas.train.config import TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows of one optimiser step.
+
+    Attributes:
+        rows: indices into the rows.
+        num_tokens: their tokens, padding not counted.
+    """
+
+    rows: tuple[int, ...]
+    num_tokens: int
+
+
+def plan_batches(lengths: Sequence[int], config: TrainConfig, batch_tokens: int) -> list[Batch]:
+    """All steps of a run in order; each pass over the rows has its own order, drawn from (seed, pass).
+
+    A batch takes rows until the next one would exceed `batch_tokens`, padding counted; a longer row goes alone.
+
+    Args:
+        lengths: tokens of each row.
+        config: `steps`, `tokens` or `epochs` says where the plan ends.
+        batch_tokens: largest rows x longest row of a batch.
+    """
+    plan: list[Batch] = []
+    num_planned = epoch = 0
+    while not _is_enough(plan, num_planned, epoch, config):
+        for batch in _one_pass(lengths, _order(len(lengths), config.seed, epoch), batch_tokens):
+            if _is_enough(plan, num_planned, epoch, config):
+                break
+            plan.append(batch)
+            num_planned += batch.num_tokens
+        epoch += 1
+    return plan
+
+
+def _is_enough(plan: Sequence[Batch], num_planned: int, epoch: int, config: TrainConfig) -> bool:
+    if config.steps is not None:
+        return len(plan) >= config.steps
+    if config.tokens is not None:
+        return num_planned >= config.tokens
+    return epoch >= config.epochs
+
+
+def _order(num_rows: int, seed: int, epoch: int) -> list[int]:
+    import torch
+
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    order: list[int] = torch.randperm(num_rows, generator=generator).tolist()
+    return order
+
+
+def _one_pass(lengths: Sequence[int], order: Sequence[int], batch_tokens: int) -> list[Batch]:
+    batches: list[Batch] = []
+    rows: list[int] = []
+    longest = 0
+    for row in order:
+        if rows and max(longest, lengths[row]) * (len(rows) + 1) > batch_tokens:
+            batches.append(Batch(tuple(rows), sum(lengths[r] for r in rows)))
+            rows, longest = [], 0
+        rows.append(row)
+        longest = max(longest, lengths[row])
+    if rows:
+        batches.append(Batch(tuple(rows), sum(lengths[r] for r in rows)))
+    return batches

@@ -1,0 +1,125 @@
+"""What `eyas train` may be told, and what it resolves to. Two objects: the second is made, the first never changed."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eyas.errors import EyasError
+
+LossName = Literal["kl", "ce", "tv", "lk"]
+
+# At the width of SmolLM2-135M; a wider draft takes proportionally smaller steps.
+_LR_AT_WIDTH = (1e-3, 576)
+_UPDATES_WANTED = 64
+
+
+class TrainConfigInvalid(EyasError):
+    """Options of training that are out of range or exclude each other; all problems at once."""
+
+    code = "train-config-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """How a draft is trained."""
+
+    steps: int | None = None
+    """Optimiser steps; excludes --tokens and --epochs."""
+    tokens: int | None = None
+    """Training tokens, prompts included, over as many passes as needed; excludes --steps and --epochs."""
+    epochs: int = 1
+    """Passes over the rows, when neither --steps nor --tokens is given."""
+    batch_tokens: int | None = None
+    """Tokens per optimiser step, at least one row; by default so that there are about 64 steps, 256 … 16384."""
+    micro_batch_tokens: int = 4096
+    """Tokens that go through the models at once, padding counted; more only accumulate gradients."""
+    ttt_steps: int = 7
+    """Unrolled steps of training-time test, 1 … 16."""
+    loss: LossName = "kl"
+    """kl: divergence from the target (EAGLE-3). ce: its first choice. tv: 1 - acceptance of a sampled draft. lk: moves
+    from kl to tv as the draft gets better."""
+    step_decay: float = 0.8
+    """Weight of step j's loss is step_decay to the power j, in (0, 1]."""
+    lr: float | None = None
+    """Peak learning rate of AdamW; by default 1e-3 at width 576, falling with 1 / width."""
+    warmup_share: float = 0.05
+    """Share of the steps over which the learning rate rises linearly, 0 … 1."""
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    """Course of the learning rate after the warm-up."""
+    final_lr_share: float = 0.1
+    """What is left of the learning rate at the end, as a share of its peak, 0 … 1."""
+    weight_decay: float = 0.0
+    """Decoupled weight decay of matrices; norms have none."""
+    grad_clip: float = 0.5
+    """Largest norm of all gradients together."""
+    draft_vocab_size: int = 8192
+    """Tokens that the draft can say, the most frequent supervised ones; 0 = the target's whole vocabulary."""
+    checkpoint_every_s: float = 300.0
+    """Seconds between checkpoints of the unfinished run (OUT.resume); 0 = none."""
+    seed: int = 0
+    """Seed of initial weights and of the order of rows."""
+
+    def __post_init__(self) -> None:
+        problems = _problems(self)
+        if problems:
+            raise TrainConfigInvalid(
+                "options of train are out of range", "TrainConfig", "; ".join(problems), "see `eyas train --help`"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The numbers that a `TrainConfig` leaves to the data and the draft's width.
+
+    Attributes:
+        batch_tokens: tokens per optimiser step.
+        lr: peak learning rate.
+        notes: what was chosen for the user, for `Talk.note`.
+    """
+
+    batch_tokens: int
+    lr: float
+    notes: tuple[str, ...]
+
+
+def resolve(config: TrainConfig, *, hidden_size: int, num_tokens: int, longest: int) -> Resolved:
+    """Fill what the user left open.
+
+    Args:
+        hidden_size: of the draft.
+        num_tokens: in all rows together.
+        longest: longest row, in tokens.
+    """
+    notes = []
+    lr, batch_tokens = config.lr, config.batch_tokens
+    if lr is None:
+        base, width = _LR_AT_WIDTH
+        lr = base * width / hidden_size
+        notes.append(f"learning rate {lr:.3g} (peak), chosen for width {hidden_size}; --lr changes it")
+    if batch_tokens is None:
+        total = config.tokens or num_tokens * config.epochs
+        batch_tokens = 2048 if config.steps else max(256, min(16384, total // _UPDATES_WANTED))
+        notes.append(f"{batch_tokens} tokens per step; --batch-tokens changes it")
+    if longest > batch_tokens:
+        notes.append(f"rows of up to {longest} tokens are longer than a batch of {batch_tokens}: they go alone")
+    return Resolved(batch_tokens=batch_tokens, lr=lr, notes=tuple(notes))
+
+
+def _problems(config: TrainConfig) -> list[str]:
+    wanted = [
+        (config.steps is None or config.tokens is None, "--steps and --tokens exclude each other"),
+        (config.epochs == 1 or (config.steps is None and config.tokens is None), "--epochs excludes the other two"),
+        (all(n is None or n >= 1 for n in (config.steps, config.tokens)), "steps and tokens: 1 or more"),
+        (config.epochs >= 1, "epochs: 1 or more"),
+        (config.batch_tokens is None or config.batch_tokens >= 1, "batch_tokens: 1 or more"),
+        (config.micro_batch_tokens >= 1, "micro_batch_tokens: 1 or more"),
+        (1 <= config.ttt_steps <= 16, "ttt_steps: 1 … 16"),
+        (0.0 < config.step_decay <= 1.0, "step_decay: in (0, 1]"),
+        (config.lr is None or config.lr > 0.0, "lr: above 0"),
+        (0.0 <= config.warmup_share <= 1.0, "warmup_share: 0 … 1"),
+        (0.0 <= config.final_lr_share <= 1.0, "final_lr_share: 0 … 1"),
+        (config.weight_decay >= 0.0, "weight_decay: 0 or more"),
+        (config.grad_clip > 0.0, "grad_clip: above 0"),
+        (config.checkpoint_every_s >= 0.0, "checkpoint_every_s: 0 or more"),
+        (config.draft_vocab_size == 0 or config.draft_vocab_size >= 8, "draft_vocab_size: 0, or 8 or more"),
+    ]
+    return [text for is_fine, text in wanted if not is_fine]

@@ -1,0 +1,122 @@
+"""Everything about a run that is known before a model is loaded: rows, vocabulary, steps. Refuses what cannot work."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.contract.target_spec import TargetSpec, read_target
+from eyas.data.row_store import Rows
+from eyas.errors import EyasError
+from eyas.train.batches import Batch, plan_batches
+from eyas.train.config import Resolved, TrainConfig, resolve
+from eyas.train.vocabulary import DraftVocabulary, choose_vocabulary
+
+
+class RowsOfAnotherTarget(EyasError):
+    """The rows were made with another tokenizer or chat template than the target's."""
+
+    code = "rows-of-another-target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """A run before it starts.
+
+    Attributes:
+        vocabulary: of the draft; None with `--init-from`, whose own map is kept.
+        batches: of all optimiser steps in order.
+        num_tokens: in all batches together.
+    """
+
+    rows: Rows
+    target: TargetSpec
+    vocabulary: DraftVocabulary | None
+    resolved: Resolved
+    batches: list[Batch]
+    num_tokens: int
+
+    def as_document(self) -> dict[str, Any]:
+        """Sizes and counts as a JSON object."""
+        manifest = self.rows.manifest
+        return {
+            "rows": {
+                "fingerprint": manifest.fingerprint,
+                "num_rows": manifest.num_rows,
+                "num_tokens": manifest.num_tokens,
+                "num_supervised": manifest.num_supervised,
+            },
+            "steps": len(self.batches),
+            "tokens": self.num_tokens,
+            "batch_tokens": self.resolved.batch_tokens,
+            "lr": self.resolved.lr,
+            "draft_vocab_size": len(self.vocabulary.ids) if self.vocabulary else None,
+            "vocabulary_coverage": self.vocabulary.coverage if self.vocabulary else None,
+        }
+
+
+def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, *, has_draft: bool) -> TrainPlan:
+    """Read rows and target config, choose the vocabulary, lay out the steps.
+
+    Args:
+        has_draft: training goes on from a draft whose vocabulary map is kept.
+
+    Raises:
+        RowsUnreadable: no rows in the folder.
+        RowsOfAnotherTarget: tokenizer or template differ.
+        DraftVocabTooLarge: larger than the target's.
+    """
+    target, rows = read_target(target_folder), Rows(rows_folder)
+    _require_same_text(target, rows)
+    resolved = resolve(
+        config,
+        hidden_size=target.hidden_size,
+        num_tokens=rows.manifest.num_tokens,
+        longest=rows.manifest.longest,
+    )
+    vocab_size = target.vocab_size or 0
+    vocabulary = None
+    if not has_draft:
+        vocabulary = choose_vocabulary(rows.supervised_counts(vocab_size), config.draft_vocab_size)
+    batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
+    return TrainPlan(
+        rows=rows,
+        target=target,
+        vocabulary=vocabulary,
+        resolved=resolved,
+        batches=batches,
+        num_tokens=sum(batch.num_tokens for batch in batches),
+    )
+
+
+def run_identity(plan: TrainPlan, config: TrainConfig, weights: str, init_from: str | None) -> dict[str, Any]:
+    """What decides a run's result, for its checkpoint: a rerun that differs in any of it is another run.
+
+    Args:
+        weights: fingerprint of the target's weights.
+        init_from: fingerprint of the draft it starts from.
+    """
+    options = asdict(config)
+    del options["checkpoint_every_s"]
+    return {
+        "rows": plan.rows.manifest.fingerprint,
+        "target config": plan.target.fingerprint,
+        "target weights": weights,
+        "init from": init_from,
+        **{f"--{name.replace('_', '-')}": value for name, value in options.items()},
+    }
+
+
+def _require_same_text(target: TargetSpec, rows: Rows) -> None:
+    manifest = rows.manifest
+    pairs = [
+        ("tokenizer", manifest.tokenizer, target.tokenizer_hash or "unknown"),
+        ("chat template", manifest.template, target.template_hash or "unknown"),
+    ]
+    different = [f"{name}: rows {ours}, target {theirs}" for name, ours, theirs in pairs if ours != theirs]
+    if different:
+        raise RowsOfAnotherTarget(
+            f"the rows were not made for this target: {' and '.join(d.split(':')[0] for d in different)} differ",
+            str(rows.folder),
+            "; ".join(different),
+            "run `eyas prepare` again with this target",
+        )
