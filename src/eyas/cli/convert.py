@@ -1,5 +1,6 @@
 """`eyas convert`: parse, call, render."""
 
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -86,7 +87,8 @@ def _target(name: str | None, talk: Terminal) -> TargetSpec | None:
         return read_target(path)
     from eyas.cli.target_option import target_folder
 
-    return read_target(target_folder(name, talk))
+    found = read_target(target_folder(name, talk))
+    return replace_fields(found, name=name) if "/" in name else found
 
 
 def _write(plan: ConversionPlan, out: Path, talk: Terminal, replace: bool) -> Converted:

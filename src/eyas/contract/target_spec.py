@@ -35,6 +35,7 @@ class TargetSpec:
 
     Attributes:
         where: as the user gave it.
+        name: public name (hub id), None when it was given as a folder.
         architectures: class names of the (outer) model.
         model_type: of the outer config; `text_model_type` of the language model in it (equal without a wrapper).
         text_path: keys that lead to the language model's config, such as ("text_config",); () without a wrapper.
@@ -53,6 +54,7 @@ class TargetSpec:
     """
 
     where: str
+    name: str | None = None
     architectures: tuple[str, ...]
     model_type: str
     text_model_type: str
@@ -79,6 +81,7 @@ class TargetSpec:
     def as_document(self) -> dict[str, Any]:
         """The identity that is written into a draft: names, sizes, fingerprints; no paths."""
         return {
+            "name_or_path": self.name,
             "architectures": list(self.architectures),
             "model_type": self.model_type,
             "hidden_size": self.hidden_size,

@@ -126,13 +126,22 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
         },
         losses=tuple(lost),
         keeps_copied_embedding=True,
-        notes=() if "loss-aux-boundaries" not in codes else ("eagle_aux_hidden_state_layer_ids is null",),
+        notes=_notes(config, codes),
     )
+
+
+def _notes(config: Mapping[str, Any], codes: set[str]) -> tuple[str, ...]:
+    notes = ["eagle_aux_hidden_state_layer_ids is null"] if "loss-aux-boundaries" in codes else []
+    if config["speculators_config"]["verifier"]["name_or_path"] is None:
+        notes.append(
+            "the verifier has no public name: launch vLLM with the target and --speculative-config"
+        )
+    return tuple(notes)
 
 
 def _speculators_config(spec: DraftSpec, target: TargetSpec | None) -> dict[str, Any]:
     known = spec.target or {}
-    name = known.get("name_or_path") or (target.config.get("_name_or_path") if target else None)
+    name = (target.name if target else None) or known.get("name_or_path")
     architectures = list(target.architectures) if target else known.get("architectures")
     return {
         "algorithm": "eagle3",
