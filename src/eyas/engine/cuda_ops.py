@@ -1,0 +1,208 @@
+"""The operations that the captured round is made of, and their plain PyTorch twin.
+
+`EagerOps` is what the Triton kernels (`cuda_triton`) are compared with; it also runs the prompt, whose rows are too many
+for the skinny kernels, and the whole round where there is no GPU. Shapes: M rows, E hidden, H query heads, G key/value
+heads, D head width, L cache length, V vocabulary rows.
+"""
+
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eyas.engine.cuda_weights import Heads
+
+
+class Ops(Protocol):
+    """Each operation writes into memory it is given. Positions and indices are int32 tensors, read on the device."""
+
+    def num_parts(self, head: Tensor, num_rows: int) -> int:
+        """Parts that `best_tokens` writes for this head."""
+
+    def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
+        """out [M, E] = table[ids]."""
+
+    def project_qkv(
+        self,
+        weight: Tensor,
+        heads: Heads,
+        *,
+        x: Tensor,
+        norm: Tensor,
+        ids: Tensor | None,
+        second: tuple[Tensor, Tensor] | None,
+        eps: float,
+        position: Tensor,
+        offset: int,
+        rope: tuple[Tensor, Tensor],
+        query: Tensor,
+        cache: Tensor,
+    ) -> None:
+        """Turned queries [M, H * D]; turned keys and values into cache [2, G, L, D] from position + offset on.
+
+        Args:
+            x: [M, E] rows, or with `ids` [M] a table [V, E] whose rows are taken.
+            norm: [E] of x.
+            second: a draft's other input [M, E] and its norm [E]; `weight` then is 2E wide.
+        """
+
+    def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
+        """out [M, H * D]; row m sees positions 0 … position + offset + m."""
+
+    def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
+        """out [M, N] = x @ weight^T (+ residual); rows of any of them may be strided."""
+
+    def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
+        """out [M, I] = silu(gate) * up of the normed x."""
+
+    def best_tokens(
+        self, head: Tensor, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, best: Tensor, best_ids: Tensor
+    ) -> None:
+        """Best logit and lowest id per part, for all rows of x, or for row index[0] alone."""
+
+    def accept(
+        self,
+        best: Tensor,
+        best_ids: Tensor,
+        tokens: Tensor,
+        chosen: Tensor,
+        numbers: Tensor,
+        records: Tensor,
+        simulated: Tensor | None,
+    ) -> None:
+        """Count accepted drafts, write the record, move the length, put the bonus token first."""
+
+    def pick(
+        self,
+        best: Tensor,
+        best_ids: Tensor,
+        offsets: Tensor | None,
+        token: Tensor,
+        copy: tuple[Tensor, Tensor, Tensor] | None,
+    ) -> None:
+        """The draft's token [1] in target ids; with copy = (rows, index, out) also out[0] = rows[index[0]]."""
+
+
+class EagerOps:
+    """The plain twin; reads positions on the host."""
+
+    def num_parts(self, head: Tensor, num_rows: int) -> int:
+        """One: the whole head."""
+        return 1
+
+    def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
+        """See `Ops.embed`."""
+        out.copy_(table[ids.long()])
+
+    def project_qkv(
+        self,
+        weight: Tensor,
+        heads: Heads,
+        *,
+        x: Tensor,
+        norm: Tensor,
+        ids: Tensor | None,
+        second: tuple[Tensor, Tensor] | None,
+        eps: float,
+        position: Tensor,
+        offset: int,
+        rope: tuple[Tensor, Tensor],
+        query: Tensor,
+        cache: Tensor,
+    ) -> None:
+        """See `Ops.project_qkv`."""
+        width, half = heads.width, heads.width // 2
+        inputs = rms_norm(x if ids is None else x[ids.long()], norm, eps)
+        if second is not None:
+            inputs = torch.cat((inputs, rms_norm(second[0], second[1], eps)), -1)
+        num = inputs.shape[0]
+        pairs = F.linear(inputs, weight).view(num, -1, half, 2)
+        start = int(position) + offset
+        num_turned = heads.num_query + heads.num_kv
+        cos = rope[0][start : start + num, None].to(pairs.dtype)
+        sin = rope[1][start : start + num, None].to(pairs.dtype)
+        low, high = pairs[..., 0], pairs[..., 1]
+        turned = torch.cat((low * cos - high * sin, high * cos + low * sin), -1)[:, :num_turned]
+        query.copy_(turned[:, : heads.num_query].reshape(num, -1))
+        cache[0, :, start : start + num] = turned[:, heads.num_query :].transpose(0, 1)
+        values = torch.cat((low, high), -1)[:, num_turned:].view(num, heads.num_kv, width)
+        cache[1, :, start : start + num] = values.transpose(0, 1)
+
+    def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
+        """See `Ops.attend`."""
+        num, start = query.shape[0], int(position) + offset
+        rows = query.view(num, heads.num_query, heads.width).transpose(0, 1)
+        keys, values = cache[:, :, : start + num]
+        index = torch.arange(start + num, device=query.device)
+        mask = index[None, :] <= index[start:, None]
+        groups = heads.num_query // heads.num_kv
+        keys, values = (t.repeat_interleave(groups, 0)[None] for t in (keys, values))
+        merged = F.scaled_dot_product_attention(rows[None], keys, values, attn_mask=mask)
+        out.copy_(merged[0].transpose(0, 1).reshape(num, -1))
+
+    def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
+        """See `Ops.linear`."""
+        y = F.linear(x, weight)
+        out.copy_(y if residual is None else residual + y)
+
+    def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
+        """See `Ops.gate_up`."""
+        y = F.linear(rms_norm(x, norm, eps), weight)
+        out.copy_(F.silu(y[:, 0::2]) * y[:, 1::2])
+
+    def best_tokens(
+        self, head: Tensor, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, best: Tensor, best_ids: Tensor
+    ) -> None:
+        """See `Ops.best_tokens`."""
+        rows = x if index is None else x[index.long()]
+        logits = F.linear(rms_norm(rows, norm, eps), head).float()
+        values = logits.max(-1, keepdim=True).values
+        best[:, :1] = values
+        # argmax does not promise the lowest of equal ids on every device.
+        ids = torch.arange(head.shape[0], device=head.device, dtype=torch.int32)
+        best_ids[:, 0] = torch.where(logits == values, ids, head.shape[0]).min(-1).values
+
+    def accept(
+        self,
+        best: Tensor,
+        best_ids: Tensor,
+        tokens: Tensor,
+        chosen: Tensor,
+        numbers: Tensor,
+        records: Tensor,
+        simulated: Tensor | None,
+    ) -> None:
+        """See `Ops.accept`."""
+        length, _, _, rounds = numbers.tolist()
+        choices = best_ids[:, 0].tolist()
+        drafts = tokens.tolist()[1:]
+        matches = [d == c for d, c in zip(drafts, choices[:-1], strict=True)]
+        accepted = (matches + [False]).index(False)
+        if simulated is not None:
+            accepted = int(simulated[rounds % len(records)])
+        chosen.copy_(best_ids[:, 0])
+        records[rounds % len(records)] = torch.tensor([accepted, *choices], dtype=torch.int32)
+        tokens[0] = choices[accepted]
+        numbers.copy_(torch.tensor([length + accepted + 1, length, accepted, rounds + 1], dtype=torch.int32))
+
+    def pick(
+        self,
+        best: Tensor,
+        best_ids: Tensor,
+        offsets: Tensor | None,
+        token: Tensor,
+        copy: tuple[Tensor, Tensor, Tensor] | None,
+    ) -> None:
+        """See `Ops.pick`."""
+        choice = best_ids[0, :1]
+        token.copy_(choice if offsets is None else choice + offsets[choice.long()])
+        if copy is not None:
+            rows, index, out = copy
+            out.copy_(rows[index.long()])
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Normed in fp32, rounded to x's dtype, then scaled: as Hugging Face's Llama does it."""
+    wide = x.float() if x.dtype != torch.float64 else x
+    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight

@@ -1,0 +1,275 @@
+"""The operations of the captured round as Triton kernels: one launch each, nothing read on the host.
+
+Importing this needs Triton. Under TRITON_INTERPRET=1 the same kernels run on the CPU (slowly), for tests.
+"""
+
+from dataclasses import dataclass, field
+from math import sqrt
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from eyas.engine.cuda_tiles import Tile, TileChoice
+from eyas.engine.cuda_weights import Heads
+from eyas.engine.kernels.attention import attention_kernel
+from eyas.engine.kernels.choose import accept_kernel, embed_kernel, pick_kernel
+from eyas.engine.kernels.linear import gate_up_kernel, head_kernel, linear_kernel, qkv_kernel
+
+
+@dataclass(slots=True)
+class TritonOps:
+    """See `cuda_ops.Ops`.
+
+    Attributes:
+        tiles: block sizes by shape.
+        overlaps: programmatic dependent launch: a kernel loads its weights while the one before it still runs
+            (compute capability 9 and up).
+    """
+
+    tiles: TileChoice
+    overlaps: bool = False
+    _scratch: dict[tuple[int, ...], tuple[Tensor, ...]] = field(default_factory=dict)
+
+    def _flags(self, tile: Tile) -> dict[str, Any]:
+        flags: dict[str, Any] = {
+            "BN": tile.block_out,
+            "BK": tile.block_in,
+            "STAGES": tile.stages,
+            "num_warps": tile.num_warps,
+        }
+        return flags | self._overlap()
+
+    def _overlap(self) -> dict[str, Any]:
+        return {"PDL": True, "launch_pdl": True} if self.overlaps else {"PDL": False}
+
+    def num_parts(self, head: Tensor, num_rows: int) -> int:
+        """See `Ops.num_parts`."""
+        return triton.cdiv(head.shape[0], self.tiles.pick("head", head, num_rows).block_out)
+
+    def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
+        """See `Ops.embed`."""
+        width = table.shape[1]
+        embed_kernel[(out.shape[0],)](
+            table, ids, out, out.stride(0), C=width, BK=triton.next_power_of_2(width), **self._overlap()
+        )
+
+    def project_qkv(
+        self,
+        weight: Tensor,
+        heads: Heads,
+        *,
+        x: Tensor,
+        norm: Tensor,
+        ids: Tensor | None,
+        second: tuple[Tensor, Tensor] | None,
+        eps: float,
+        position: Tensor,
+        offset: int,
+        rope: tuple[Tensor, Tensor],
+        query: Tensor,
+        cache: Tensor,
+    ) -> None:
+        """See `Ops.project_qkv`."""
+        num_rows = query.shape[0]
+        tile = self.tiles.pick("qkv", weight, num_rows)
+        other, other_norm = (x, norm) if second is None else second
+        qkv_kernel[(triton.cdiv(weight.shape[0], tile.block_out),)](
+            weight,
+            weight.stride(0),
+            x,
+            x.stride(0),
+            position if ids is None else ids,
+            norm,
+            other,
+            other.stride(0),
+            other_norm,
+            eps,
+            position,
+            offset,
+            rope[0],
+            rope[1],
+            query,
+            cache[0],
+            cache[1],
+            C=x.shape[1],
+            H=heads.num_query,
+            G=heads.num_kv,
+            D=heads.width,
+            L=cache.shape[2],
+            M=num_rows,
+            MP=tile.padded(num_rows),
+            TWO=second is not None,
+            INDIRECT=ids is not None,
+            **self._flags(tile),
+        )
+
+    def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
+        """See `Ops.attend`."""
+        num_rows, length, width = query.shape[0], cache.shape[2], heads.width
+        block = self.tiles.attention_block
+        splits = triton.cdiv(length, block)
+        rows = max(16, triton.next_power_of_2(num_rows * heads.num_query // heads.num_kv))
+        part, peak, total, arrived = self._attention_scratch(heads, splits, rows, query.device)
+        attention_kernel[(heads.num_kv, splits)](
+            query,
+            cache[0],
+            cache[1],
+            position,
+            offset,
+            1 / sqrt(width),
+            out,
+            part,
+            peak,
+            total,
+            arrived,
+            H=heads.num_query,
+            G=heads.num_kv,
+            D=width,
+            L=length,
+            M=num_rows,
+            R=rows,
+            BL=block,
+            SPLITS=splits,
+            num_warps=self.tiles.attention_warps,
+            **self._overlap(),
+        )
+
+    def _attention_scratch(self, heads: Heads, splits: int, rows: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Parts, peaks, totals and arrival counters; shared by all layers, which run one after the other."""
+        key = (heads.num_kv, splits, rows, heads.width)
+        if key not in self._scratch:
+            cells = torch.zeros(heads.num_kv, splits, rows, heads.width, device=device)
+            self._scratch[key] = (
+                cells,
+                torch.zeros(heads.num_kv, splits, rows, device=device),
+                torch.zeros(heads.num_kv, splits, rows, device=device),
+                torch.zeros(heads.num_kv, dtype=torch.int32, device=device),
+            )
+        return self._scratch[key]
+
+    def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
+        """See `Ops.linear`."""
+        num_rows, (num_out, num_in) = x.shape[0], weight.shape
+        tile = self.tiles.pick("linear", weight, num_rows)
+        added = out if residual is None else residual
+        linear_kernel[(triton.cdiv(num_out, tile.block_out),)](
+            weight,
+            x,
+            x.stride(0),
+            added,
+            added.stride(0),
+            out,
+            out.stride(0),
+            num_out,
+            C=num_in,
+            M=num_rows,
+            MP=tile.padded(num_rows),
+            ADD=residual is not None,
+            **self._flags(tile),
+        )
+
+    def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
+        """See `Ops.gate_up`."""
+        num_rows, (num_out, num_in) = x.shape[0], weight.shape
+        tile = self.tiles.pick("gate_up", weight, num_rows)
+        gate_up_kernel[(triton.cdiv(num_out, tile.block_out),)](
+            weight,
+            x,
+            x.stride(0),
+            norm,
+            eps,
+            out,
+            num_out,
+            C=num_in,
+            M=num_rows,
+            MP=tile.padded(num_rows),
+            **self._flags(tile),
+        )
+
+    def best_tokens(
+        self, head: Tensor, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, best: Tensor, best_ids: Tensor
+    ) -> None:
+        """See `Ops.best_tokens`."""
+        num_rows, (num_out, num_in) = best.shape[0], head.shape
+        tile = self.tiles.pick("head", head, num_rows)
+        num_parts = triton.cdiv(num_out, tile.block_out)
+        assert best.shape[1] == num_parts, "the workspace was made for other tiles"
+        head_kernel[(num_parts,)](
+            head,
+            x,
+            x.stride(0),
+            best_ids if index is None else index,
+            norm,
+            eps,
+            best,
+            best_ids,
+            num_out,
+            num_parts,
+            C=num_in,
+            M=num_rows,
+            MP=tile.padded(num_rows),
+            INDIRECT=index is not None,
+            **self._flags(tile),
+        )
+
+    def accept(
+        self,
+        best: Tensor,
+        best_ids: Tensor,
+        tokens: Tensor,
+        chosen: Tensor,
+        numbers: Tensor,
+        records: Tensor,
+        simulated: Tensor | None,
+    ) -> None:
+        """See `Ops.accept`."""
+        num_parts = best.shape[1]
+        accept_kernel[(1,)](
+            best,
+            best_ids,
+            num_parts,
+            tokens,
+            chosen,
+            numbers,
+            records,
+            records.shape[0],
+            numbers if simulated is None else simulated,
+            K=tokens.shape[0] - 1,
+            BP=triton.next_power_of_2(num_parts),
+            SIMULATE=simulated is not None,
+            num_warps=8,
+            **self._overlap(),
+        )
+
+    def pick(
+        self,
+        best: Tensor,
+        best_ids: Tensor,
+        offsets: Tensor | None,
+        token: Tensor,
+        copy: tuple[Tensor, Tensor, Tensor] | None,
+    ) -> None:
+        """See `Ops.pick`."""
+        num_parts = best.shape[1]
+        rows, index, out = (best, token, best) if copy is None else copy
+        width = rows.shape[1] if copy is not None else 1
+        pick_kernel[(1,)](
+            best,
+            best_ids,
+            num_parts,
+            best if offsets is None else offsets,
+            token,
+            rows,
+            rows.stride(0),
+            index,
+            out,
+            C=width,
+            BP=triton.next_power_of_2(num_parts),
+            BK=triton.next_power_of_2(width),
+            HAS_MAP=offsets is not None,
+            COPY=copy is not None,
+            num_warps=8,
+            **self._overlap(),
+        )
