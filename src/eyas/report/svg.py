@@ -33,6 +33,16 @@ class Range:
     series: int = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """One row of a span chart: from `start` to `end` on the common axis."""
+
+    label: str
+    start: float
+    end: float
+    series: int = 1
+
+
 def line_chart(lines: Sequence[Line], *, title: str, x_label: str, y_label: str) -> str:
     """Curves over a common x axis; the y axis starts at 0. Points that are not finite are left out."""
     points = [p for line in lines for p in line.points if math.isfinite(p[0]) and math.isfinite(p[1])]
@@ -104,6 +114,34 @@ def range_chart(rows: Sequence[Range], *, title: str, x_label: str) -> str:
             end = max(end, row.ceiling)
         body.append(f'<text class="value" x="{x(end) + 9:.1f}" y="{y + 4}">{row.median:.2f}</text>')
     body.append(f'<text class="axis" x="{WIDTH - 70}" y="{height - 4}" text-anchor="end">{escape(x_label)}</text>')
+    return _svg(title, height, body)
+
+
+def span_chart(spans: Sequence[Span], *, title: str, x_label: str) -> str:
+    """One row per span, as in a Gantt chart; its length is written behind it."""
+    if not spans:
+        return _empty(title)
+    left, height = 210, 22 * len(spans) + _TOP + _BOTTOM
+    ticks = nice_ticks(0.0, max(s.end for s in spans))
+
+    def x(value: float) -> float:
+        return left + value / ticks[-1] * (WIDTH - left - 60)
+
+    body = [
+        f'<line class="grid" x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{_TOP}" y2="{height - _BOTTOM}"/>'
+        f'<text class="tick" x="{x(t):.1f}" y="{height - 18}" text-anchor="middle">{_number(t)}</text>'
+        for t in ticks
+    ]
+    for i, span in enumerate(spans):
+        y = _TOP + 22 * i
+        length = span.end - span.start
+        body.append(
+            f'<text class="name" x="{left - 10}" y="{y + 15}" text-anchor="end">{escape(span.label)}</text>'
+            f'<rect class="bar s{span.series}" x="{x(span.start):.1f}" y="{y + 4}" rx="2" height="14"'
+            f' width="{max(x(span.end) - x(span.start), 1.0):.1f}"><title>{escape(span.label)}</title></rect>'
+            f'<text class="value" x="{x(span.end) + 5:.1f}" y="{y + 15}">{length:.1f}</text>'
+        )
+    body.append(f'<text class="axis" x="{WIDTH - 60}" y="{height - 4}" text-anchor="end">{escape(x_label)}</text>')
     return _svg(title, height, body)
 
 

@@ -1,0 +1,29 @@
+"""`eyas report`: one self-contained HTML page of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from eyas.cli.output import JsonFlag, emit
+
+
+def report(
+    *runs: Annotated[Path, Parameter(help="Folders of runs, or single JSON documents that eyas wrote.")],
+    out: Annotated[Path, Parameter(name=["--out", "-o"], help="Where the page goes.")] = Path("report.html"),
+    title: Annotated[str | None, Parameter(help="Heading of the page; by default the folders' names.")] = None,
+    json: JsonFlag = False,
+) -> int:
+    """One self-contained HTML page of a run: verdict, speed, acceptance, losses, ledger, start-up, provenance.
+
+    Reads every document of eyas in the folders (three levels deep), whatever the files are called. The page is under
+    1 MB and needs no network.
+    """
+    from eyas.records.atomic import write_text
+    from eyas.report.build import build_report
+
+    page = build_report(runs, title)
+    write_text(out, page)
+    size = len(page.encode())
+    document = {"schema": "eyas.report/1", "page": str(out), "bytes": size}
+    return emit(document, f"{out}: {size / 1000:.0f} kB", json=json)

@@ -1,0 +1,66 @@
+"""From the documents of a run to the page: which cards there are, in which order, and what stands at the top."""
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eyas import __version__
+from eyas.report.documents import RunDocuments, read_runs
+from eyas.report.page import Page, Section, Table, Verdict, render
+from eyas.report.section_bench import BENCH, bench_sections, bench_verdicts
+from eyas.report.section_check import CHECK, check_sections
+from eyas.report.section_eval import EVAL, eval_sections
+from eyas.report.section_timeline import TIMELINE, timeline_sections
+from eyas.report.section_training import METRICS, ROWS, training_sections
+
+# Documents whose content has a card of its own, or that belong to another one.
+_SHOWN = {BENCH, CHECK, EVAL, TIMELINE, METRICS, ROWS}
+
+
+def build_report(paths: Sequence[Path], title: str | None = None) -> str:
+    """The page of one or more runs as HTML.
+
+    Args:
+        paths: run folders or single documents.
+        title: by default named after the paths.
+
+    Raises:
+        RunFolderMissing, NothingToReport: see `read_runs`.
+    """
+    runs = read_runs(paths)
+    sections = [
+        *bench_sections(runs),
+        *eval_sections(runs),
+        *training_sections(runs),
+        *check_sections(runs),
+        *timeline_sections(runs),
+        _provenance(runs),
+    ]
+    name = title or "Run " + ", ".join(path.resolve().name for path in paths)
+    verdicts = bench_verdicts(runs) or [Verdict(text="No speed was measured in this run.")]
+    return render(Page(title=name, verdicts=verdicts, sections=sections))
+
+
+def _provenance(runs: RunDocuments) -> Section:
+    rows: list[list[str]] = []
+    for document in runs.documents:
+        shown = "" if document.schema.split("/")[0] in _SHOWN else "listed only"
+        rows.append([document.path, document.schema, _identity(document.content), shown])
+    rows += [[path, "unreadable", why, "not shown"] for path, why in runs.unreadable]
+    here = f"eyas {__version__}, Python {platform.python_version()}, {platform.platform()}"
+    table = Table(head=["file", "schema", "what it was made from", ""], rows=rows)
+    return Section(id="provenance", title="What was run", lead=f"Page made by {here}.", blocks=[table])
+
+
+def _identity(content: Mapping[str, Any]) -> str:
+    """Fingerprints, versions and hardware that a document names, in words."""
+    parts: list[str] = []
+    for key in ("target", "draft", "data", "settings", "machine", "versions", "fingerprint"):
+        value = content.get(key)
+        if isinstance(value, Mapping):
+            inside = ", ".join(f"{k} {v}" for k, v in value.items() if isinstance(v, str | int | float))
+            parts.append(f"{key}: {inside}")
+        elif isinstance(value, str | int | float):
+            parts.append(f"{key} {value}")
+    return "; ".join(part for part in parts if part) or "–"

@@ -1,0 +1,111 @@
+"""Finds what there is to show: every JSON document in a run's folder, told apart by its `schema`, never by its name."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.errors import EyasError
+
+_MAX_DOCUMENT_BYTES = 64 << 20
+_MAX_DEPTH = 3
+
+
+class NothingToReport(EyasError):
+    """None of the folders holds a document of eyas."""
+
+    code = "nothing-to-report"
+
+
+class RunFolderMissing(EyasError):
+    """A path given to `eyas report` is not there."""
+
+    code = "run-folder-missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """One JSON object (or the records of one metrics.jsonl).
+
+    Attributes:
+        path: where it was found, as shown to the reader: relative to the run's folder.
+        schema: such as "eyas.eval/1".
+        content: the object; for a .jsonl file {"records": [...]}.
+    """
+
+    path: str
+    schema: str
+    content: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDocuments:
+    """All documents of the runs, and the files that could not be read, each with its reason."""
+
+    documents: tuple[Document, ...]
+    unreadable: tuple[tuple[str, str], ...]
+
+    def of(self, schema: str) -> list[Document]:
+        """Those of one schema, such as "eyas.eval", whatever the version after the slash."""
+        return [d for d in self.documents if d.schema.split("/")[0] == schema]
+
+
+def read_runs(paths: Sequence[Path]) -> RunDocuments:
+    """Read the documents under each folder (three levels deep) or the single file given.
+
+    Raises:
+        RunFolderMissing: a path is not there.
+        NothingToReport: no document was found in any.
+    """
+    documents: list[Document] = []
+    unreadable: list[tuple[str, str]] = []
+    for path in paths:
+        if not path.exists():
+            raise RunFolderMissing(
+                f"{path} is not there", str(path), "a report is made from a run's files", "give the folder of a run"
+            )
+        for file in _files(path):
+            shown = str(file.relative_to(path.parent)) if path.is_dir() else file.name
+            try:
+                found = _read(file)
+            except (OSError, ValueError) as error:
+                unreadable.append((shown, f"{type(error).__name__}: {error}"))
+                continue
+            if found is not None:
+                documents.append(Document(path=shown, schema=found[0], content=found[1]))
+    if not documents:
+        raise NothingToReport(
+            "there is nothing to report",
+            ", ".join(map(str, paths)),
+            "no file there is a JSON document with a `schema` of eyas"
+            + "".join(f"; {name}: {why}" for name, why in unreadable[:3]),
+            "run `eyas demo`, or save the output of `eyas eval --json`, `eyas bench --json` … in the folder",
+        )
+    return RunDocuments(documents=tuple(documents), unreadable=tuple(unreadable))
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if path.is_file():
+        yield path
+        return
+    for file in sorted(path.rglob("*.json*")):
+        inside = file.relative_to(path).parts
+        if len(inside) <= _MAX_DEPTH and not any(part.startswith(".") for part in inside) and file.is_file():
+            yield file
+
+
+def _read(file: Path) -> tuple[str, Mapping[str, Any]] | None:
+    """Schema and content; None for JSON that is not ours (a draft's config.json)."""
+    if file.suffix not in (".json", ".jsonl"):
+        return None
+    if file.stat().st_size > _MAX_DOCUMENT_BYTES:
+        raise ValueError(f"larger than {_MAX_DOCUMENT_BYTES >> 20} MiB")
+    text = file.read_text()
+    if file.suffix == ".json":
+        content = json.loads(text)
+        schema = content.get("schema") if isinstance(content, dict) else None
+        return (schema, content) if isinstance(schema, str) and schema.startswith("eyas.") else None
+    records = [json.loads(line) for line in text.splitlines() if line.strip()]
+    schema = records[0].get("schema") if records and isinstance(records[0], dict) else None
+    return (schema, {"records": records}) if isinstance(schema, str) and schema.startswith("eyas.") else None

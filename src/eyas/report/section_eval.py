@@ -1,0 +1,61 @@
+"""The acceptance card: accept length and per-position acceptance of every evaluation, side by side."""
+
+import math
+from typing import Any
+
+from eyas.report import svg
+from eyas.report.documents import RunDocuments
+from eyas.report.page import Chart, Section, Table
+
+EVAL = "eyas.eval"
+
+
+def eval_sections(runs: RunDocuments) -> list[Section]:
+    """Nothing, or one card with all evaluations found."""
+    documents = runs.of(EVAL)
+    if not documents:
+        return []
+    rows: list[list[str | int | float]] = []
+    for document in documents:
+        content = document.content
+        rows.append(_row(document.path, "all", content))
+        rows += [_row("", name, figures) for name, figures in content["sets"].items()]
+    depth = max(len(d.content["per_position"]) for d in documents)
+    chart = svg.bar_chart(
+        [f"draft {k + 1}" for k in range(depth)],
+        [(d.path, [_number(v) for v in d.content["per_position"]]) for d in documents],
+        title="Acceptance per position",
+        y_label="share of rounds",
+        y_max=1.0,
+    )
+    lead = (
+        "By replay: the target read each recorded text once, the draft guessed from every position. Accept length "
+        "counts tokens per verify pass with the bonus token; 1.00 means that nothing was accepted."
+    )
+    table = Table(
+        head=["evaluation", "set", "accept length", "per-request mean", "rounds", "texts", "K"],
+        rows=rows,
+        caption="Accept length, pooled over rounds; the unweighted mean over requests beside it",
+    )
+    caption = "Joint acceptance: share of rounds in which this draft and all before it were accepted"
+    return [Section(id="eval", title="Accept length", lead=lead, blocks=[Chart(svg=chart, caption=caption), table])]
+
+
+def _row(name: str, set_name: str, figures: Any) -> list[str | int | float]:
+    return [
+        name,
+        set_name,
+        _fixed(figures["accept_length"]),
+        _fixed(figures["accept_length_request_mean"]),
+        figures["rounds"],
+        figures["num_requests"],
+        figures["num_draft_tokens"],
+    ]
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _fixed(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,66 @@
+"""The training card: the data's manifest, the loss curve, accuracy per unrolled step."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eyas.report import svg
+from eyas.report.documents import RunDocuments
+from eyas.report.page import Block, Chart, Paragraph, Section, Table
+
+ROWS, METRICS = "eyas.rows", "eyas.metrics"
+_NUM_STEPS_DRAWN = 4
+
+
+def training_sections(runs: RunDocuments) -> list[Section]:
+    """Nothing, or one card each for the rows and for every training run found."""
+    sections = []
+    for number, document in enumerate(runs.of(ROWS)):
+        rows = document.content
+        share = rows["num_supervised"] / max(rows["num_tokens"], 1)
+        dropped = ", ".join(f"{count} {why}" for why, count in rows["dropped"].items()) or "none"
+        table = Table(
+            head=["", ""],
+            rows=[
+                ["rows", rows["num_rows"]],
+                ["tokens", rows["num_tokens"]],
+                ["supervised tokens", f"{rows['num_supervised']} ({share:.0%})"],
+                ["records left out", dropped],
+                ["fingerprint of the rows", rows["fingerprint"]],
+                ["tokenizer / template", f"{rows['tokenizer']} / {rows['template']}"],
+            ],
+        )
+        lead = "Only what the target wrote is supervised: the answers and the token that closes each turn."
+        sections.append(Section(id=f"rows{number}", title=f"Training rows: {document.path}", lead=lead, blocks=[table]))
+    for number, document in enumerate(runs.of(METRICS)):
+        sections.append(_training(number, document.path, document.content["records"]))
+    return sections
+
+
+def _training(number: int, path: str, records: Sequence[Mapping[str, Any]]) -> Section:
+    last = records[-1]
+    loss = svg.Line(label="loss", points=[(float(r["tokens"]), float(r["loss"])) for r in records])
+    accuracies = [
+        svg.Line(
+            label=f"step {step}",
+            points=[(float(r["tokens"]), _value(r["accuracy"], step)) for r in records],
+            series=step + 1,
+        )
+        for step in range(min(_NUM_STEPS_DRAWN, len(last["accuracy"])))
+    ]
+    blocks: list[Block] = [
+        Chart(svg=svg.line_chart([loss], title="Training loss", x_label="tokens", y_label="loss"), caption="Loss"),
+        Chart(
+            svg=svg.line_chart(accuracies, title="Accuracy per unrolled step", x_label="tokens", y_label="accuracy"),
+            caption="Accuracy per unrolled step, in the target's ids: a target outside the draft's vocabulary is wrong",
+        ),
+    ]
+    if last["seconds"]:
+        words = f"{last['tokens']} tokens in {last['seconds']:.0f} s, {last['tokens'] / last['seconds']:.0f} tokens/s."
+        blocks.append(Paragraph(text=words))
+    lead = f"{len(records)} steps; the loss went from {records[0]['loss']:.3f} to {last['loss']:.3f}."
+    return Section(id=f"training{number}", title=f"Training: {path}", lead=lead, blocks=blocks)
+
+
+def _value(values: Sequence[float | None], index: int) -> float:
+    value = values[index] if index < len(values) else None
+    return float("nan") if value is None else float(value)
