@@ -108,6 +108,18 @@ def test_without_json_the_table_is_on_stdout(made, capsys):
     assert lines[4].startswith("each position given that all before it were accepted:")
 
 
+def test_rows_without_a_round_give_no_figure_rather_than_a_wrong_one(made, capsys, tmp_path):
+    rows, out = tmp_path / "short.jsonl", tmp_path / "eval.json"
+    rows.write_text('{"prompt_ids": [1, 7], "response_ids": [2]}')
+
+    code, document, err = run(capsys, made, "--data", str(rows), "--out", str(out))
+
+    assert code == 0
+    assert (document["rounds"], document["accept_length"], document["per_position"]) == (0, None, [None] * 5)
+    assert json.loads(out.read_text(), parse_constant=pytest.fail)["rounds"] == 0
+    assert "1 rows have a single recorded token: no round, and no part in any figure" in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -75,10 +75,16 @@ def render(document: Mapping[str, Any]) -> str:
 def _line(name: str, figures: Mapping[str, Any], width: int) -> str:
     positions = " ".join(_share(p) for p in figures["per_position"])
     return (
-        f"{name:<{width}}  {figures['num_requests']:>4}  {figures['rounds']:>6}  {figures['accept_length']:>13.3f}"
-        f"  {figures['accept_length_request_mean']:>12.3f}  {positions}"
+        f"{name:<{width}}  {figures['num_requests']:>4}  {figures['rounds']:>6}"
+        f"  {_length(figures['accept_length']):>13}  {_length(figures['accept_length_request_mean']):>12}  {positions}"
     )
 
 
-def _share(value: float) -> str:
-    return "  – " if value != value else f"{value:.3f}".removeprefix("0") if value < 1 else "1.00"
+def _length(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _share(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.3f}".removeprefix("0")

@@ -10,15 +10,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from eyas import __version__
 from eyas.contract.checkpoint import TensorInfo
 from eyas.contract.dialects.sglang import SGLANG
+from eyas.contract.sidecar import NAME, SCHEMA, contract_document
 from eyas.contract.target_spec import TargetSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.records.atomic import atomic_folder
 from eyas.records.fingerprint import of_json
 
-SCHEMA = "eyas.draft/1"
 WEIGHTS = "model.safetensors"
 _DTYPE_NAMES = {
     torch.float32: "F32",
@@ -27,11 +28,6 @@ _DTYPE_NAMES = {
     torch.int64: "I64",
     torch.bool: "BOOL",
 }
-# What decides the function and has no tensor to show for it; kept beside the weights in our own words.
-_SWITCHES = (
-    "draft_class", "num_aux", "aux_boundaries", "aux_norm", "residual", "feedback", "qk_norm", "sliding_window",
-    "embedding", "head", "vocab_size", "draft_vocab_size", "target_hidden_size", "trained_length",
-)  # fmt: skip
 
 
 class DraftUnwritable(EyasError):
@@ -80,16 +76,17 @@ def save_draft(
     stored = {written.names[name]: tensor for name, tensor in tensors.items() if name in written.names}
     sidecar = {
         "schema": SCHEMA,
+        "eyas_version": __version__,
         "dialect": SGLANG.name,
         "config_fingerprint": of_json(written.config),
-        "contract": {key: _plain(getattr(spec, key)) for key in _SWITCHES},
+        "contract": contract_document(spec),
         "target": target_spec.as_document() if target_spec else spec.target,
         "about": dict(about or {}),
     }
     with atomic_folder(folder, replace=replace_existing) as aside:
         save_file(stored, aside / WEIGHTS, metadata={"format": "pt"})
         (aside / "config.json").write_text(_json(written.config))
-        (aside / "eyas.json").write_text(_json(sidecar))
+        (aside / NAME).write_text(_json(sidecar))
 
 
 def _to_disk(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -99,10 +96,6 @@ def _to_disk(tensor: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _info(tensor: Tensor) -> TensorInfo:
     return TensorInfo(dtype=_DTYPE_NAMES[tensor.dtype], shape=tuple(tensor.shape))
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _json(document: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from eyas.records.eval_record import EvalRecord
 from eyas.records.eval_rows import EvalPrompt, EvalRow, read_eval_rows, write_eval_rows
 from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig
+from eyas.replay.figures import figures_by_set, figures_of
 from eyas.replay.replay import replay
 from eyas.talk import Talk
 
@@ -68,7 +69,8 @@ def evaluate(
     for note in notes:
         talk.note(note)
     return EvalRecord(
-        num_draft_tokens=config.num_draft_tokens,
+        figures=figures_of(results, config.num_draft_tokens),
+        sets=figures_by_set(results, config.num_draft_tokens),
         rows=results,
         draft=_about_draft(draft_path, draft),
         target=_about_target(target_folder),

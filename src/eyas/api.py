@@ -1,0 +1,86 @@
+"""The public Python API: the stages under the names of the commands, each imported only when it is used.
+
+    from eyas import api
+
+    record = api.evaluate(draft, target_folder, [rows], api.EvalConfig(num_draft_tokens=5), api.Silent())
+
+`import eyas.api` itself brings no torch. What is not listed here may change without notice.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eyas.contract.check import check as check
+    from eyas.contract.conversion_apply import apply_conversion as apply_conversion
+    from eyas.contract.conversion_plan import plan_conversion as plan_conversion
+    from eyas.contract.draft_spec import DraftSpec as DraftSpec
+    from eyas.contract.open_draft import open_draft as open_draft
+    from eyas.contract.read_checkpoint import read_checkpoint as read_checkpoint
+    from eyas.contract.read_draft import read_draft as read_draft
+    from eyas.contract.target_spec import read_target as read_target
+    from eyas.data.prepare import PrepareConfig as PrepareConfig
+    from eyas.data.prepare import prepare as prepare
+    from eyas.decode.accept_length import Acceptance as Acceptance
+    from eyas.engine.engine import Engine as Engine
+    from eyas.engine.engine import Limits as Limits
+    from eyas.engine.open_engine import open_engine as open_engine
+    from eyas.errors import EyasError as EyasError
+    from eyas.models.draft import Eagle3Draft as Eagle3Draft
+    from eyas.models.load_draft import load_draft as load_draft
+    from eyas.models.placement import place as place
+    from eyas.models.save_draft import save_draft as save_draft
+    from eyas.models.target import Target as Target
+    from eyas.models.target_folder import resolve_target as resolve_target
+    from eyas.records.eval_record import EvalRecord as EvalRecord
+    from eyas.records.eval_rows import EvalRow as EvalRow
+    from eyas.records.eval_rows import read_eval_rows as read_eval_rows
+    from eyas.replay.eval_config import EvalConfig as EvalConfig
+    from eyas.replay.evaluate import evaluate as evaluate
+    from eyas.replay.replay import replay as replay
+    from eyas.talk import Silent as Silent
+    from eyas.talk import Talk as Talk
+
+# public name -> module that defines it
+_HOMES = {
+    "Acceptance": "eyas.decode.accept_length",
+    "DraftSpec": "eyas.contract.draft_spec",
+    "Eagle3Draft": "eyas.models.draft",
+    "Engine": "eyas.engine.engine",
+    "EvalConfig": "eyas.replay.eval_config",
+    "EvalRecord": "eyas.records.eval_record",
+    "EvalRow": "eyas.records.eval_rows",
+    "EyasError": "eyas.errors",
+    "Limits": "eyas.engine.engine",
+    "PrepareConfig": "eyas.data.prepare",
+    "Silent": "eyas.talk",
+    "Talk": "eyas.talk",
+    "Target": "eyas.models.target",
+    "apply_conversion": "eyas.contract.conversion_apply",
+    "check": "eyas.contract.check",
+    "evaluate": "eyas.replay.evaluate",
+    "load_draft": "eyas.models.load_draft",
+    "open_draft": "eyas.contract.open_draft",
+    "open_engine": "eyas.engine.open_engine",
+    "place": "eyas.models.placement",
+    "plan_conversion": "eyas.contract.conversion_plan",
+    "prepare": "eyas.data.prepare",
+    "read_checkpoint": "eyas.contract.read_checkpoint",
+    "read_draft": "eyas.contract.read_draft",
+    "read_eval_rows": "eyas.records.eval_rows",
+    "read_target": "eyas.contract.target_spec",
+    "replay": "eyas.replay.replay",
+    "resolve_target": "eyas.models.target_folder",
+    "save_draft": "eyas.models.save_draft",
+}
+__all__ = sorted(_HOMES)  # noqa: PLE0605 - a list, made from the one table
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"eyas.api has no {name}; it has {', '.join(__all__)}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
