@@ -14,3 +14,16 @@ def shared() -> Path:
     if not (folder / "drafts").is_dir():
         pytest.skip("the shared folder of real drafts, logs and cases is not beside the repository")
     return folder
+
+
+@pytest.fixture(scope="session")
+def smollm2_folder() -> Path:
+    """The built-in target in the user's cache, fetched once; tests that use it skip where it cannot be had."""
+    from eyas.cli.target_option import target_folder
+    from eyas.errors import EnvironmentMissing
+    from eyas.talk import Silent
+
+    try:
+        return target_folder("smollm2-135m", Silent())
+    except EnvironmentMissing as missing:
+        pytest.skip(f"the target smollm2-135m is not in the cache and cannot be fetched: {missing.why}")

@@ -1,0 +1,150 @@
+import json
+from pathlib import Path
+
+import pytest
+from byte_tokenizer import CHATML, THINKING, save_target_with
+
+from eyas.data.prepare import ConfigInvalid, MaskUseless, PrepareConfig, prepare
+from eyas.data.row_store import Rows
+from eyas.data.target_text import TemplateMissing, load_target_text
+from eyas.records.atomic import OutputExists
+from eyas.talk import Silent
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_target_with(tmp_path_factory.mktemp("target"))
+
+
+def record(*turns: str, **more) -> dict:
+    roles = ["user", "assistant"] * len(turns)
+    messages = [{"role": r, "content": c} for r, c in zip(roles, turns, strict=False)]
+    return {"messages": messages, **more}
+
+
+def write(path: Path, *records: dict) -> Path:
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))
+    return path
+
+
+def run(target: Path, data: Path, out: Path, **options):
+    flags = {name: options.pop(name) for name in ("dry_run", "replace") if name in options}
+    return prepare(target, [data], out, PrepareConfig(**options), Silent(), **flags)
+
+
+def supervised_text(target: Path, folder: Path) -> list[str]:
+    tokenizer = load_target_text(target, {}).tokenizer
+    rows = Rows(folder)
+    return [tokenizer.decode([i for i, s in zip(r.token_ids, r.is_supervised, strict=True) if s]) for r in rows]
+
+
+def test_a_row_supervises_every_answer_of_a_conversation_and_only_those(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", record("Hi", "Hello!", "Bye", "See you."), record("2+2?", "4", finished=False))
+    run(target, data, tmp_path / "rows")
+
+    assert supervised_text(target, tmp_path / "rows") == ["Hello!<|im_end|>See you.<|im_end|>", "4"]
+
+
+def test_what_is_left_out_is_counted_by_reason(target: Path, tmp_path: Path):
+    long, twice = record("Hi", "x" * 300), record("a", "b")
+    data = write(tmp_path / "d.jsonl", twice, long, twice, record("only a question"), record("q", " "))
+    done = run(target, data, tmp_path / "rows", max_length=128)
+
+    assert done.manifest.num_rows == 1
+    assert done.manifest.dropped == {
+        "longer than 128 tokens": 1,
+        "the same as an earlier row": 1,
+        "no assistant turn": 1,
+        "an empty assistant turn": 1,
+    }
+    assert done.manifest.sources[0].num_records == 5
+
+
+def test_cutting_keeps_the_beginning_of_a_long_row(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", record("Hi", "x" * 300))
+    done = run(target, data, tmp_path / "rows", max_length=128, too_long="cut")
+
+    assert (done.manifest.num_rows, done.manifest.longest) == (1, 128)
+    assert done.manifest.dropped == {"cut at 128 tokens (kept)": 1}
+
+
+def test_the_example_shows_the_supervised_text_between_the_rest(target: Path, tmp_path: Path):
+    done = run(target, write(tmp_path / "d.jsonl", record("Hi", "Yo")), tmp_path / "rows")
+    assert done.example == (
+        ("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n", False),
+        ("Yo<|im_end|>", True),
+    )
+
+
+def test_running_again_says_that_the_rows_are_there_and_writes_nothing(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", record("Hi", "Yo"))
+    first = run(target, data, tmp_path / "rows")
+    before = (tmp_path / "rows" / "rows.safetensors").stat().st_mtime_ns
+    again = run(target, data, tmp_path / "rows")
+
+    assert not first.was_there
+    assert again.was_there
+    assert again.manifest == first.manifest
+    assert (tmp_path / "rows" / "rows.safetensors").stat().st_mtime_ns == before
+
+
+def test_other_data_options_or_template_are_other_rows_and_never_mixed(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", record("Hi", "Yo"))
+    fingerprint = run(target, data, tmp_path / "rows").manifest.fingerprint
+    other_target = save_target_with(tmp_path / "other", CHATML.replace("im_start|>'", "im_start|> '"))
+
+    with pytest.raises(OutputExists, match=fingerprint):
+        run(target, data, tmp_path / "rows", max_length=64)
+    with pytest.raises(OutputExists):
+        run(other_target, data, tmp_path / "rows")
+    write(data, record("Hi", "Yo!"))
+    replaced = run(target, data, tmp_path / "rows", replace=True)
+    assert replaced.manifest.fingerprint != fingerprint
+    assert supervised_text(target, tmp_path / "rows") == ["Yo!<|im_end|>"]
+
+
+def test_a_dry_run_counts_and_writes_nothing(target: Path, tmp_path: Path):
+    done = run(target, write(tmp_path / "d.jsonl", record("Hi", "Yo")), tmp_path / "rows", dry_run=True)
+    assert done.manifest.num_rows == 1
+    assert not (tmp_path / "rows").exists()
+
+
+def test_an_error_in_the_middle_leaves_no_rows(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", record("Hi", "Yo"))
+    data.write_text(data.read_text() + "{broken\n")
+    with pytest.raises(Exception, match="d.jsonl is no conversation"):
+        run(target, data, tmp_path / "rows")
+    assert [p.name for p in tmp_path.iterdir()] == ["d.jsonl"]
+
+
+def test_a_mask_of_nothing_is_refused(target: Path, tmp_path: Path):
+    with pytest.raises(MaskUseless, match="0 of 0 tokens") as caught:
+        run(target, write(tmp_path / "d.jsonl", record("only a question")), tmp_path / "rows")
+    assert "1 no assistant turn" in caught.value.where
+
+
+def test_a_mask_of_everything_is_refused(tmp_path: Path):
+    answers_only = "{% for m in messages %}{% if m.role == 'assistant' %}{{ m.content }}{% endif %}{% endfor %}"
+    bare = save_target_with(tmp_path / "bare", answers_only)
+    with pytest.raises(MaskUseless, match="2 of 2 tokens are supervised"):
+        run(bare, write(tmp_path / "d.jsonl", record("Hi", "Yo")), tmp_path / "rows")
+
+
+def test_split_turns_serve_templates_that_rewrite_earlier_turns(tmp_path: Path):
+    thinking = save_target_with(tmp_path / "thinking", THINKING)
+    data = write(tmp_path / "d.jsonl", record("Hi", "Hello!", "Bye", "See you."))
+    run(thinking, data, tmp_path / "rows", turns="split")
+    assert supervised_text(thinking, tmp_path / "rows") == ["Hello!<|im_end|>", "See you.<|im_end|>"]
+
+
+def test_a_target_without_template_is_refused(tmp_path: Path):
+    bare = save_target_with(tmp_path / "bare", None)
+    with pytest.raises(TemplateMissing):
+        run(bare, write(tmp_path / "d.jsonl", record("Hi", "Yo")), tmp_path / "rows")
+
+
+def test_all_bad_options_are_told_at_once():
+    with pytest.raises(ConfigInvalid) as caught:
+        PrepareConfig(max_length=3, template_options="[]")
+    assert "max_length = 3" in caught.value.why
+    assert "template_options" in caught.value.why
