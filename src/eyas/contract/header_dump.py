@@ -100,7 +100,8 @@ def _tensor(name: str, value: Any, where: str) -> TensorInfo:
         not isinstance(shape, list)
         or len(shape) > 64
         or not all(type(size) is int and 0 <= size < 1 << 63 for size in shape)
-        or value.get("dtype") not in DTYPE_BITS
+        or not isinstance(value.get("dtype"), str)
+        or value["dtype"] not in DTYPE_BITS
         or not isinstance(value.get("file"), str | None)
         or not name.isprintable()
     ):

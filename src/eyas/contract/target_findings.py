@@ -1,4 +1,4 @@
-"""Whether a draft fits its target: widths, vocabulary, tapped layers, and the tokenizer where both are known."""
+"""Whether a draft fits its target in size: widths, vocabulary, tapped layers. Files beside it: `compatibility`."""
 
 from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.finding import Finding, Severity
@@ -41,7 +41,7 @@ def target_findings(spec: DraftSpec, target: TargetSpec, where: str) -> list[Fin
                 "export the draft with its own embedding",
             )
         )
-    return findings + _aux(spec, target, where) + _tokenizer(spec, target, where)
+    return findings + _aux(spec, target, where)
 
 
 def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str) -> Finding:
@@ -53,7 +53,7 @@ def _aux(spec: DraftSpec, target: TargetSpec, where: str) -> list[Finding]:
     if taps is None:
         return []
     findings = []
-    if max(taps) > target.num_layers:
+    if max(taps) > target.num_layers or min(taps) < 0:
         findings.append(
             _finding(
                 "aux-out-of-range",
@@ -77,18 +77,3 @@ def _aux(spec: DraftSpec, target: TargetSpec, where: str) -> list[Finding]:
         )
     return findings
 
-
-def _tokenizer(spec: DraftSpec, target: TargetSpec, where: str) -> list[Finding]:
-    recorded = (spec.target or {}).get("tokenizer_hash")
-    if recorded is None or target.tokenizer_hash is None or recorded == target.tokenizer_hash:
-        return []
-    return [
-        _finding(
-            "tokenizer-differs",
-            "warning",
-            "the target's tokenizer is not the one the draft was made for",
-            where,
-            f"fingerprint {target.tokenizer_hash}, recorded {recorded}: ids may mean other tokens",
-            "give the target it was trained for",
-        )
-    ]
