@@ -6,6 +6,7 @@ of "warm-up 502" (sglang#16855).
 
 import ipaddress
 import json
+import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -117,6 +118,22 @@ def translated_errors(address: ServerAddress, route: str) -> "Iterator[None]":
             f"{type(error).__name__}: {error}",
             f"is it up? eyas watch {address.url}",
         ) from error
+
+
+def await_answer(http: "httpx.Client", address: ServerAddress, timeout_s: float) -> bool:
+    """Wait until /health answers anything at all; False if nobody did within `timeout_s`."""
+    end = time.monotonic() + timeout_s
+    while True:
+        try:
+            get_text(http, address, "/health")
+        except ServerUnreachable:
+            if time.monotonic() >= end:
+                return False
+            time.sleep(0.1)
+        except ServerRefused:
+            return True
+        else:
+            return True
 
 
 def get_text(http: "httpx.Client", address: ServerAddress, route: str) -> str | None:

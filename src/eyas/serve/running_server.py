@@ -3,7 +3,7 @@
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from eyas.client.address import ServerAddress, open_http
+from eyas.client.address import ServerAddress, await_answer, open_http
 from eyas.serve.canary_run import CanaryOptions
 from eyas.serve.clock import Clock
 from eyas.serve.engine_process import EngineProcess
@@ -16,6 +16,8 @@ from eyas.serve.stop import Interrupts
 from eyas.serve.supervisor import Supervisor
 from eyas.serve.verdict import Verdict, first_minute
 from eyas.serve.verdict_findings import VerdictContext
+
+_PORT_LAG_S = 15.0
 
 
 @dataclass(slots=True)
@@ -101,4 +103,6 @@ class RunningServer:
             forced=tuple(dict.fromkeys(f.code for f in self.plan.overruled)),
         )
         with open_http(address, timeout_s=self.settings.request_timeout_s) as http:
+            # "Application startup complete." comes a moment before the port is listened on.
+            await_answer(http, address, _PORT_LAG_S)
             return first_minute(http, address, canary, context)
