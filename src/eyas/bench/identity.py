@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from eyas.bench.arm import Answer, BenchPrompt, Oracle
-from eyas.errors import EyasError, ExitCode
+from eyas.errors import ExitCode, EyasError
 from eyas.records.bench_record import Divergence
 
 MAX_LOGIT_GAP = 1e-4

@@ -48,7 +48,7 @@ static inline v8 exp8(v8 x) {
 
 /* NB weight rows against RB input rows: each weight is read once, and the next tile is on its way meanwhile. */
 static inline __attribute__((always_inline)) void tile(
-    const int NB, const int RB, const float *w, const float *x, float *y, long n, long k, int add) {
+    const int NB, const int RB, const float *w, const float *x, float *y, long stride, long k, int add) {
     v8 acc[8][MAX_ROWS];
     UNROLL for (int i = 0; i < NB; i++) UNROLL for (int r = 0; r < RB; r++) acc[i][r] = (v8){0};
     long whole = k & ~15L;
@@ -66,32 +66,42 @@ static inline __attribute__((always_inline)) void tile(
     UNROLL for (int r = 0; r < RB; r++) UNROLL for (int i = 0; i < NB; i++) {
         float sum = sum8(acc[i][r]);
         for (long j = whole; j < k; j++) sum += w[i * k + j] * x[r * k + j];
-        y[r * n + i] = add ? y[r * n + i] + sum : sum;
+        y[r * stride + i] = add ? y[r * stride + i] + sum : sum;
     }
 }
 
-#define TILES(NB, RB)                                                                                  \
-    for (; i + NB <= end; i += NB) tile(NB, RB, w + i * k, x, y + i, n, k, add);                       \
-    for (; i < end; i++) tile(1, RB, w + i * k, x, y + i, n, k, add);                                  \
+#define TILES(NB, RB)                                                                            \
+    for (; i + NB <= n; i += NB) tile(NB, RB, w + i * k, x, y + i, stride, k, add);              \
+    for (; i < n; i++) tile(1, RB, w + i * k, x, y + i, stride, k, add);                         \
     break
 
-/* y[R, N] (+)= x[R, K] · w[N, K]ᵀ; called by all threads of a parallel region, which shares out the weight rows. */
-static void linear_shared(const float *w, const float *x, float *y, long n, long k, int rows, int add) {
-    const long chunk = 32; /* rows a thread takes at a time: a thread that was held up takes fewer */
-#pragma omp for schedule(dynamic, 1)
-    for (long begin = 0; begin < n; begin += chunk) {
-        long i = begin, end = begin + chunk < n ? begin + chunk : n;
-        switch (rows) { /* tiles of at most 12 sums: what 16 vector registers hold */
-            case 1: TILES(4, 1);
-            case 2: TILES(4, 2);
-            case 3: TILES(4, 3);
-            case 4: TILES(2, 4);
-            case 5: TILES(2, 5);
-            case 6: TILES(2, 6);
-            case 7: TILES(1, 7);
-            case 8: TILES(1, 8);
-        }
+/* y[R, …] (+)= x[R, K] · w[N, K]ᵀ by one thread; rows of y are `stride` floats apart. */
+static void linear(const float *w, const float *x, float *y, long n, long stride, long k, int rows, int add) {
+    long i = 0;
+    switch (rows) { /* tiles of at most 12 sums: what 16 vector registers hold */
+        case 1: TILES(4, 1);
+        case 2: TILES(4, 2);
+        case 3: TILES(4, 3);
+        case 4: TILES(2, 4);
+        case 5: TILES(2, 5);
+        case 6: TILES(2, 6);
+        case 7: TILES(1, 7);
+        case 8: TILES(1, 8);
     }
+}
+
+/* Weight rows a thread takes at a time: a thread that was held up takes fewer. */
+static long chunk_of(long n, int threads) {
+    long chunk = (n / (threads * 8) + 7) & ~7L;
+    return chunk < 8 ? 8 : chunk > 256 ? 256 : chunk;
+}
+
+/* The same by all threads of a parallel region; no barrier at the end. */
+static void linear_shared(const float *w, const float *x, float *y, long n, long k, int rows, int add, int threads) {
+    const long chunk = chunk_of(n, threads);
+#pragma omp for schedule(dynamic, 1) nowait
+    for (long begin = 0; begin < n; begin += chunk)
+        linear(w + begin * k, x, y + begin, begin + chunk < n ? chunk : n - begin, n, k, rows, add);
 }
 
 static void rms_norm_row(const float *x, const float *weight, float *y, long hidden, float eps) {
@@ -112,15 +122,17 @@ typedef struct {
 } Shape;
 
 typedef struct { /* null = the block has none */
-    const float *input_norm; /* [H]; null: the caller has put the attention's input into scratch.normed */
+    const float *input_norm; /* [H]; null: the caller gives the attention's input */
     const float *qkv, *qkv_bias, *q_norm, *k_norm, *o, *post_norm, *gate_up, *down;
     float *keys, *values; /* [kv_heads, capacity, head_dim] */
 } Layer;
 
 typedef struct {
-    float *normed, *qkv, *attention, *gate_up, *mlp; /* MAX_ROWS rows each */
+    float *normed;     /* [threads, MAX_ROWS, widest]: each thread norms for itself, which is cheaper than waiting */
+    float *qkv, *attention, *gate_up, *mlp; /* MAX_ROWS rows each */
     float *scores;          /* [threads, capacity + 8] */
     const float *cos, *sin; /* [capacity, rotary_dim / 2] */
+    long normed_stride;     /* floats per thread in `normed` */
 } Scratch;
 
 /* Bias, head norm and rotation of one q or k head, in place. */
@@ -164,23 +176,27 @@ static void attend_head(const Shape *s, const float *q, const float *keys, const
     for (long d = 0; d < dim; d++) out[d] /= total;
 }
 
-static void store_kv_and_rotate(const Shape *s, const Layer *l, const Scratch *w, int rows, long start) {
+/* q, k, v: one head at a time, finished while it is warm; k and v go to the cache. */
+static void project_qkv(const Shape *s, const Layer *l, const Scratch *w, const float *x, int rows, long start) {
     const long heads = s->heads, kv = s->kv_heads, dim = s->head_dim, width = (heads + 2 * kv) * dim;
     const long half = s->rotary_dim / 2;
-#pragma omp for schedule(static)
-    for (long item = 0; item < rows * (heads + 2 * kv); item++) {
-        long r = item / (heads + 2 * kv), h = item % (heads + 2 * kv), position = start + r;
-        float *head = w->qkv + r * width + h * dim;
+#pragma omp for schedule(dynamic, 1)
+    for (long h = 0; h < heads + 2 * kv; h++) {
+        linear(l->qkv + h * dim * s->in_width, x, w->qkv + h * dim, dim, width, s->in_width, rows, 0);
         const float *bias = l->qkv_bias ? l->qkv_bias + h * dim : 0;
-        const float *cos = w->cos + position * half, *sin = w->sin + position * half;
-        if (h < heads) {
-            finish_head(s, head, bias, l->q_norm, cos, sin);
-        } else if (h < heads + kv) {
-            finish_head(s, head, bias, l->k_norm, cos, sin);
-            memcpy(l->keys + ((h - heads) * s->capacity + position) * dim, head, dim * sizeof(float));
-        } else {
-            if (bias) for (long d = 0; d < dim; d++) head[d] += bias[d];
-            memcpy(l->values + ((h - heads - kv) * s->capacity + position) * dim, head, dim * sizeof(float));
+        for (int r = 0; r < rows; r++) {
+            long position = start + r;
+            float *head = w->qkv + r * width + h * dim;
+            const float *cos = w->cos + position * half, *sin = w->sin + position * half;
+            if (h < heads) {
+                finish_head(s, head, bias, l->q_norm, cos, sin);
+            } else if (h < heads + kv) {
+                finish_head(s, head, bias, l->k_norm, cos, sin);
+                memcpy(l->keys + ((h - heads) * s->capacity + position) * dim, head, dim * sizeof(float));
+            } else {
+                if (bias) for (long d = 0; d < dim; d++) head[d] += bias[d];
+                memcpy(l->values + ((h - heads - kv) * s->capacity + position) * dim, head, dim * sizeof(float));
+            }
         }
     }
 }
@@ -197,46 +213,60 @@ static void attend(const Shape *s, const Layer *l, const Scratch *w, int rows, l
     }
 }
 
-static void silu_gate(const float *gate_up, float *out, long intermediate, int rows) {
-#pragma omp for schedule(static)
-    for (long block = 0; block < rows * intermediate / 8; block++) {
-        long r = block * 8 / intermediate, j = block * 8 % intermediate;
-        v8 gate = load(gate_up + r * 2 * intermediate + j), up = load(gate_up + (r * 2 + 1) * intermediate + j);
-        store(out + r * intermediate + j, gate / (1.0f + exp8(-gate)) * up);
+/* silu(gate) · up for a slice of the intermediate width. */
+static void gated_mlp(const Shape *s, const Layer *l, const Scratch *w, const float *x, int rows, int threads) {
+    const long wide = s->intermediate, k = s->hidden, chunk = chunk_of(wide, threads);
+#pragma omp for schedule(dynamic, 1)
+    for (long begin = 0; begin < wide; begin += chunk) {
+        long n = begin + chunk < wide ? chunk : wide - begin;
+        float *gate = w->gate_up + begin, *up = w->gate_up + wide + begin;
+        linear(l->gate_up + begin * k, x, gate, n, 2 * wide, k, rows, 0);
+        linear(l->gate_up + (wide + begin) * k, x, up, n, 2 * wide, k, rows, 0);
+        for (int r = 0; r < rows; r++)
+            for (long j = 0; j < n; j += 8) {
+                v8 g = load(gate + r * 2 * wide + j), u = load(up + r * 2 * wide + j);
+                store(w->mlp + r * wide + begin + j, g / (1.0f + exp8(-g)) * u);
+            }
     }
 }
 
 static void norm_rows(const float *x, const float *weight, float *y, long hidden, double eps, int rows) {
-#pragma omp for schedule(static)
     for (int r = 0; r < rows; r++) rms_norm_row(x + r * hidden, weight, y + r * hidden, hidden, (float)eps);
 }
 
 extern int omp_get_thread_num(void);
 
-/* One decoder block over R rows at positions start … start + R - 1; residual[R, H] is read and updated. */
-void eyas_block(const Shape *s, const Layer *l, const Scratch *w, float *residual, int rows, long start, int threads) {
-    const long width = (s->heads + 2 * s->kv_heads) * s->head_dim;
+/* Blocks over R rows at positions start … start + R - 1; residual[R, H] is read and updated. The threads meet five
+ * times a block. `input` [R, in_width] is for a first block without an input norm. */
+void eyas_blocks(const Shape *const *shapes, const Layer *const *layers, int num, const Scratch *w, const float *input,
+                 float *residual, int rows, long start, int threads) {
 #pragma omp parallel num_threads(threads)
     {
-        if (l->input_norm) norm_rows(residual, l->input_norm, w->normed, s->hidden, s->eps, rows);
-        linear_shared(l->qkv, w->normed, w->qkv, width, s->in_width, rows, 0);
-        store_kv_and_rotate(s, l, w, rows, start);
-        attend(s, l, w, rows, start, omp_get_thread_num());
-        linear_shared(l->o, w->attention, residual, s->hidden, s->heads * s->head_dim, rows, 1);
-        norm_rows(residual, l->post_norm, w->normed, s->hidden, s->eps, rows);
-        linear_shared(l->gate_up, w->normed, w->gate_up, 2 * s->intermediate, s->hidden, rows, 0);
-        silu_gate(w->gate_up, w->mlp, s->intermediate, rows);
-        linear_shared(l->down, w->mlp, residual, s->hidden, s->intermediate, rows, 1);
+        const int thread = omp_get_thread_num();
+        float *normed = w->normed + thread * w->normed_stride;
+        for (int i = 0; i < num; i++) {
+            const Shape *s = shapes[i];
+            const Layer *l = layers[i];
+            const float *x = input;
+            if (l->input_norm) {
+                norm_rows(residual, l->input_norm, normed, s->hidden, s->eps, rows);
+                x = normed;
+            }
+            project_qkv(s, l, w, x, rows, start);
+            attend(s, l, w, rows, start, thread);
+            linear_shared(l->o, w->attention, residual, s->hidden, s->heads * s->head_dim, rows, 1, threads);
+#pragma omp barrier
+            norm_rows(residual, l->post_norm, normed, s->hidden, s->eps, rows);
+            gated_mlp(s, l, w, normed, rows, threads);
+            linear_shared(l->down, w->mlp, residual, s->hidden, s->intermediate, rows, 1, threads);
+#pragma omp barrier
+        }
     }
 }
 
 /* y[R, N] = x[R, K] · w[N, K]ᵀ. */
 void eyas_linear(const float *w, const float *x, float *y, long n, long k, int rows, int threads) {
 #pragma omp parallel num_threads(threads)
-    linear_shared(w, x, y, n, k, rows, 0);
+    linear_shared(w, x, y, n, k, rows, 0, threads);
 }
 
-/* y[r] = rms_norm(x[r]) · weight, with rows of y `y_stride` floats apart. */
-void eyas_rms_norm(const float *x, const float *weight, float *y, long hidden, long y_stride, double eps, int rows) {
-    for (int r = 0; r < rows; r++) rms_norm_row(x + r * hidden, weight, y + r * y_stride, hidden, (float)eps);
-}

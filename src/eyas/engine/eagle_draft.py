@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from eyas.contract.draft_spec import DraftSpec
-from eyas.engine.block_stack import BlockStack, TorchStack, stack_for
+from eyas.engine.block_stack import BlockStack, TorchStack
 from eyas.engine.llama_weights import BlockWeights, LlamaShape
 from eyas.engine.native import NativeKernels
+from eyas.engine.native_stack import stack_for
 from eyas.models.draft import Eagle3Draft
 from eyas.models.rope import inverse_frequencies
 
@@ -112,9 +113,7 @@ class FusedDraft:
         x = torch.cat((self._norm("embedding", embedding), normed_g), -1)
         # Blocks update their residual in place: g may be the caller's.
         residual = normed_g if self._draft.spec.residual == "post-norm" else g.clone()
-        residual = self._stack.run(0, residual, self._length, x)
-        for index in range(1, self._layers):
-            residual = self._stack.run(index, residual, self._length)
+        residual = self._stack.run(range(self._layers), residual, self._length, x)
         self._length += len(next_ids)
         last = residual[-1:]
         normed = self._norm("last", last)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eyas.engine.block_stack import BlockStack, TorchStack, stack_for
+from eyas.engine.block_stack import BlockStack, TorchStack
 from eyas.engine.llama_weights import LlamaWeights
 from eyas.engine.native import MAX_ROWS, NativeKernels
+from eyas.engine.native_stack import stack_for
 from eyas.engine.runner import TargetOutput
 
 
@@ -71,10 +72,11 @@ class LlamaTarget:
         embedding, hidden = self.weights.embedding, self.weights.shape.hidden
         residual = embedding.index_select(0, torch.tensor(ids, device=embedding.device))
         aux_states = residual.new_empty(len(ids), self._num_aux * hidden)
-        self._tap(0, residual, aux_states)
-        for index in range(len(self.weights.blocks)):
-            residual = self.stack.run(index, residual, self._length)
-            self._tap(index + 1, residual, aux_states)
+        num_blocks, done = len(self.weights.blocks), 0
+        for boundary in (*self._tapped, num_blocks):
+            residual = self.stack.run(range(done, boundary), residual, self._length)
+            self._tap(boundary, residual, aux_states)
+            done = boundary
         self._length += len(ids)
         return residual, aux_states
 

@@ -44,8 +44,9 @@ class LayerStruct(ctypes.Structure):
 class ScratchStruct(ctypes.Structure):
     """`Scratch` of cpu_kernels.c."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_void_p) for name in ("normed", "qkv", "attention", "gate_up", "mlp", "scores", "cos", "sin")
+    _fields_ = (
+        *((n, ctypes.c_void_p) for n in ("normed", "qkv", "attention", "gate_up", "mlp", "scores", "cos", "sin")),
+        ("normed_stride", ctypes.c_long),
     )
 
 
@@ -59,27 +60,21 @@ class NativeKernels:
     def _library(self) -> ctypes.CDLL:
         library = ctypes.CDLL(str(self.path))
         pointer, number, integer = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-        library.eyas_block.argtypes = [pointer] * 4 + [integer, number, integer]
+        library.eyas_blocks.argtypes = [pointer, pointer, integer, pointer, pointer, pointer, integer, number, integer]
         library.eyas_linear.argtypes = [pointer] * 3 + [number, number, integer, integer]
-        library.eyas_rms_norm.argtypes = [pointer] * 3 + [number, number, ctypes.c_double, integer]
-        for function in (library.eyas_block, library.eyas_linear, library.eyas_rms_norm):
+        for function in (library.eyas_blocks, library.eyas_linear):
             function.restype = None
         return library
 
     @cached_property
-    def block(self) -> "ctypes._NamedFuncPointer":
-        """(shape, layer, scratch, residual, rows, start, threads): one decoder block."""
-        return self._library.eyas_block
+    def blocks(self) -> "ctypes._NamedFuncPointer":
+        """(shapes, layers, num, scratch, input, residual, rows, start, threads): decoder blocks in one go."""
+        return self._library.eyas_blocks
 
     @cached_property
     def linear(self) -> "ctypes._NamedFuncPointer":
         """(weight, x, y, n, k, rows, threads): y = x · weightᵀ."""
         return self._library.eyas_linear
-
-    @cached_property
-    def rms_norm(self) -> "ctypes._NamedFuncPointer":
-        """(x, weight, y, hidden, y_stride, eps, rows)."""
-        return self._library.eyas_rms_norm
 
 
 def load_kernels(cache: Path, talk: Talk) -> NativeKernels | None:

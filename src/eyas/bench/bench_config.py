@@ -1,0 +1,74 @@
+"""Options of `eyas bench`. No torch here: the command line is built from this."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from eyas.errors import EyasError
+
+_MAX_DEPTH = 32
+
+
+class BenchConfigInvalid(EyasError):
+    """Options of `eyas bench` that cannot be meant."""
+
+    code = "bench-config-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchConfig:
+    """How to measure."""
+
+    num_draft_tokens: Annotated[str, Parameter(name=["--num-draft-tokens", "-k"])] = "3"
+    """Drafts per verify pass, the bonus token excluded: one number, a list 1,3,5 or a range 1..7 (1 - 32)."""
+
+    repeats: int = 3
+    """How often the whole workload is answered by every arm; the spread is over these."""
+
+    max_new_tokens: int = 64
+    """Longest answer in tokens, at least 2."""
+
+    max_prompts: int | None = None
+    """Use only the first so many prompts of each kind of text."""
+
+    peer: Literal["none", "transformers"] = "none"
+    """Also measure transformers' `generate` beside the plain arm, to show that the baseline is not weak."""
+
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """In which target and draft compute. Lower than float32 may flip near-ties between tokens."""
+
+    device: str = "cpu"
+    """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
+
+    threads: int | None = None
+    """CPU threads; default: what torch chooses."""
+
+    seed: int = 0
+    """Of the bootstrap that gives the intervals."""
+
+    def __post_init__(self) -> None:
+        wrong = [
+            f"{name} is {value}, wanted {wanted}"
+            for name, value, wanted, is_right in (
+                ("-k", self.num_draft_tokens, "numbers 1 - 32 such as 3, 1,3,5 or 1..7", bool(self.depths)),
+                ("--repeats", self.repeats, "at least 1", self.repeats >= 1),
+                ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
+                ("--max-prompts", self.max_prompts, "at least 1", self.max_prompts is None or self.max_prompts >= 1),
+                ("--threads", self.threads, "at least 1", self.threads is None or self.threads >= 1),
+            )
+            if not is_right
+        ]
+        if wrong:
+            raise BenchConfigInvalid("; ".join(wrong), "eyas bench", "outside the range", "see `eyas bench --help`")
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """Every K asked for, ascending; empty when the text means none."""
+        found: set[int] = set()
+        for part in self.num_draft_tokens.split(","):
+            first, dots, last = part.strip().partition("..")
+            if not first.isdecimal() or (dots and not last.isdecimal()):
+                return ()
+            found |= set(range(int(first), int(last or first) + 1)) if dots else {int(first)}
+        return tuple(sorted(found)) if found and min(found) >= 1 and max(found) <= _MAX_DEPTH else ()

@@ -1,0 +1,108 @@
+"""The stage behind `eyas bench --engine eyas`: opens engine and data, measures, describes what was run."""
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas import __version__
+from eyas.bench.bench_config import BenchConfig
+from eyas.bench.run_bench import BenchSettings, Subject, run_bench
+from eyas.bench.workload import TargetTokenizer, stop_ids_of, workload
+from eyas.contract.target_spec import read_target
+from eyas.engine.open_engine import OpenedEngine, open_engine
+from eyas.models.placement import Placement, place
+from eyas.models.target_folder import fingerprint_weights
+from eyas.records import fingerprint
+from eyas.records.bench_record import BenchRecord
+from eyas.records.eval_rows import read_eval_rows
+from eyas.talk import Talk
+
+
+def bench_engine(
+    target_folder: Path, draft_path: Path, data: Sequence[Path], config: BenchConfig, *, cache: Path, talk: Talk
+) -> BenchRecord:
+    """Measure our engine with and without a draft.
+
+    Args:
+        target_folder: Hugging Face folder.
+        draft_path: folder or file of the draft.
+        data: JSONL files (`records.eval_rows`), at least one; only the prompts are used.
+        config: options.
+        cache: eyas' cache folder, for compiled kernels.
+        talk: progress and notes.
+
+    Raises:
+        TextsDiffer, BaselineHandicapped: see `run_bench`.
+        What reading the draft, the target and the rows raises (docs/errors.md).
+    """
+    placement = place(config.dtype, config.device)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    rows = read_eval_rows(data)
+    tokenizer = TargetTokenizer(target_folder)
+    prompts = workload(rows, tokenizer.prompt_ids, config.max_prompts)
+    num_threads = torch.get_num_threads()
+    opened = open_engine(target_folder, draft_path, placement, cache=cache, num_threads=num_threads, talk=talk)
+    settings = BenchSettings(
+        depths=config.depths,
+        num_repeats=config.repeats,
+        max_new_tokens=config.max_new_tokens,
+        stop_ids=stop_ids_of(target_folder),
+        seed=config.seed,
+        peer_folder=target_folder if config.peer == "transformers" else None,
+        dtype=config.dtype,
+        device=str(placement.device),
+    )
+    subject = Subject(
+        target={**read_target(target_folder).as_document(), "weights": fingerprint_weights(target_folder)},
+        draft=_about_draft(draft_path),
+        data={
+            "files": [path.name for path in data],
+            "fingerprint": fingerprint.of_json([list(p.prompt_ids) for p in prompts]),
+            "num_prompts": len(prompts),
+        },
+        settings=_about_settings(config, opened, placement, num_threads),
+    )
+    return run_bench(opened.engine, prompts, settings, subject, pieces=tokenizer.pieces, talk=talk)
+
+
+def _about_draft(path: Path) -> dict[str, Any]:
+    files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.bin")) if path.is_dir() else [path]
+    return {"path": str(path), "fingerprint": fingerprint.of_files(files)}
+
+
+def _about_settings(
+    config: BenchConfig, opened: OpenedEngine, placement: Placement, num_threads: int
+) -> dict[str, Any]:
+    return {
+        "engine": f"eyas {__version__}",
+        "target_path": opened.target_path,
+        "draft_path": opened.draft_path,
+        "weight_bytes": opened.weight_bytes,
+        "dtype": config.dtype,
+        "device": _device_name(placement.device),
+        "threads": num_threads,
+        "repeats": config.repeats,
+        "max_new_tokens": config.max_new_tokens,
+        "decoding": "greedy, batch 1, chain",
+        "order": "arms take turns on each prompt",
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "python": platform.python_version(),
+        "seed": config.seed,
+    }
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else platform.processor() or 'CPU'}, {len(names) or '?'} cores"

@@ -1,0 +1,122 @@
+"""Speculative against plain, set by set: speedup with its interval, accept length, ceiling, verdict."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from eyas.bench.measure import ALL, Measurements
+from eyas.bench.statistics import ratio_interval
+from eyas.decode.accept_length import Acceptance, pooled, request_mean
+from eyas.errors import ExitCode, EyasError
+from eyas.records.bench_record import Ceiling, Comparison
+
+# A round that accepts everything gains AL tokens for at least the time of one plain step: more than AL is impossible.
+MAX_SPEEDUP_PER_ACCEPT_LENGTH = 1.02
+
+
+class BaselineHandicapped(EyasError):
+    """The speedup is higher than speculation can give: the plain arm was slowed down."""
+
+    code = "bench-baseline-handicapped"
+    exit_code = ExitCode.FINDINGS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartTimes:
+    """Medians in this run, seconds.
+
+    Attributes:
+        one_row: one pass of the target over one row.
+        verify: K -> one pass over K + 1 rows.
+        draft_step: one step of the draft.
+    """
+
+    one_row: float
+    verify: Mapping[int, float]
+    draft_step: float
+
+    def ceiling(self, accept_length: float, num_draft_tokens: int) -> Ceiling:
+        """The speedup that these times allow at an accept length."""
+        verify = self.verify[num_draft_tokens]
+        round_s = verify + num_draft_tokens * self.draft_step
+        return Ceiling(
+            speedup=accept_length * self.one_row / round_s,
+            one_row_ms=1e3 * self.one_row,
+            verify_ms=1e3 * verify,
+            draft_step_ms=1e3 * self.draft_step,
+        )
+
+
+def compare(
+    measured: Measurements, arm: str, num_draft_tokens: int, parts: PartTimes | None, *, seed: int
+) -> list[Comparison]:
+    """One comparison per set.
+
+    Raises:
+        BaselineHandicapped: a speedup whose lower confidence bound exceeds 1.02 times the accept length.
+    """
+    return [_compare(measured, arm, name, num_draft_tokens, parts, seed) for name in measured.sets]
+
+
+def _compare(
+    measured: Measurements, arm: str, set_name: str, num_draft_tokens: int, parts: PartTimes | None, seed: int
+) -> Comparison:
+    requests = [_acceptance(answers[0].accepted, num_draft_tokens) for answers in measured.of(arm, set_name)]
+    total = pooled(requests, num_draft_tokens)
+    decode = [measured.seconds(name, set_name) for name in ("plain", arm)]
+    whole = [measured.seconds(name, set_name, with_prefill=True) for name in ("plain", arm)]
+    speedup, low, high = ratio_interval(*decode, seed=seed)
+    _require_possible(set_name, num_draft_tokens, low, total.accept_length)
+    ceiling = parts.ceiling(total.accept_length, num_draft_tokens) if parts else None
+    return Comparison(
+        set=set_name,
+        num_draft_tokens=num_draft_tokens,
+        speedup=speedup,
+        speedup_low=low,
+        speedup_high=high,
+        speedup_with_prefill=ratio_interval(*whole, seed=seed)[0],
+        accept_length=total.accept_length,
+        accept_length_request_mean=request_mean(requests),
+        per_position=total.per_position,
+        rounds=total.rounds,
+        ceiling=ceiling,
+        verdict=verdict(speedup, low, high, ceiling),
+    )
+
+
+def verdict(speedup: float, low: float, high: float, ceiling: Ceiling | None) -> str:
+    """What a speedup and its interval say, in words, whichever sign it has."""
+    interval = f"{speedup:.2f} times plain (95 % interval {low:.2f} to {high:.2f})"
+    if low > 1:
+        text = f"speculation is faster: {interval}"
+    elif high < 1:
+        text = f"speculation is slower: {interval}; leave it off here"
+    else:
+        text = f"no difference can be shown: {interval}"
+    if ceiling is not None:
+        share = speedup / ceiling.speedup
+        text += f"; {share:.0%} of the ceiling {ceiling.speedup:.2f} that the parts' own times allow"
+    return text
+
+
+def best_depth(comparisons: Sequence[Comparison]) -> int:
+    """K of the highest speedup over all prompts."""
+    sets = {c.set for c in comparisons}
+    overall = [c for c in comparisons if len(sets) == 1 or c.set == ALL]
+    return max(overall, key=lambda c: c.speedup).num_draft_tokens
+
+
+def _acceptance(accepted: tuple[int, ...] | None, num_draft_tokens: int) -> Acceptance:
+    assert accepted is not None, "a speculating arm counts its rounds"
+    return Acceptance.of_rounds(accepted, num_draft_tokens)
+
+
+def _require_possible(set_name: str, num_draft_tokens: int, low: float, accept_length: float) -> None:
+    if low <= MAX_SPEEDUP_PER_ACCEPT_LENGTH * accept_length:
+        return
+    raise BaselineHandicapped(
+        f"a speedup of at least {low:.2f} at an accept length of {accept_length:.2f} is impossible",
+        f"set {set_name}, K = {num_draft_tokens}",
+        "a verify pass costs at least what a plain step costs, so that speedup cannot exceed accept length:"
+        " the plain arm was slowed down",
+        "run again on a quiet machine; if it stays, report it with `eyas bench --json`",
+    )

@@ -1,0 +1,134 @@
+"""Arms in process: our engine, and transformers' own `generate` beside its plain arm. Imports torch when used."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from eyas.bench.arm import Answer, BenchPrompt
+from eyas.bench.compare import PartTimes
+
+if TYPE_CHECKING:
+    from eyas.engine.engine import Engine, Limits
+
+
+class EngineArm:
+    """Our engine with K drafts per pass; K = 0 is the plain arm, by the same code."""
+
+    def __init__(self, engine: "Engine", limits: "Limits", num_draft_tokens: int) -> None:
+        self._engine, self._limits, self.num_draft_tokens = engine, limits, num_draft_tokens
+        self.name = f"k={num_draft_tokens}" if num_draft_tokens else "plain"
+
+    def answer(self, prompt: BenchPrompt) -> Answer:
+        """See `Arm.answer`."""
+        text = self._engine.generate(prompt.prompt_ids, self._limits, num_draft_tokens=self.num_draft_tokens)
+        return Answer(
+            ids=tuple(text.ids),
+            origins=tuple(text.origins),
+            accepted=tuple(text.accepted) if self.num_draft_tokens else None,
+            prefill_s=text.prefill_s,
+            decode_s=text.decode_s,
+        )
+
+
+class EngineOracle:
+    """The engine's target, asked about near-ties."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._target = engine.target
+
+    def logit_gap(self, ids: Sequence[int]) -> float:
+        """See `Oracle.logit_gap`."""
+        self._target.start(len(ids) + 1, ())
+        best = self._target.prefill(list(ids)).logits[0].float().topk(2).values
+        return float(best[0] - best[1])
+
+
+class TransformersArm:
+    """`transformers` greedy `generate`, as a user would call it: the peer of the plain arm."""
+
+    name, num_draft_tokens = "transformers", 0
+
+    def __init__(self, folder: Path, limits: "Limits", dtype: str, device: str) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        self._torch, self._limits = torch, limits
+        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
+        self._model = model.to(device).eval()
+
+    def answer(self, prompt: BenchPrompt) -> Answer:
+        """See `Arm.answer`; the time of the first token is that of its arrival at a streamer."""
+        torch, times = self._torch, []
+
+        class Streamer:
+            def put(self, value: Any) -> None:
+                times.append(time.perf_counter())
+
+            def end(self) -> None:
+                return None
+
+        ids = torch.tensor([prompt.prompt_ids], device=self._model.device)
+        started = time.perf_counter()
+        out = self._model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=self._limits.max_new_tokens,
+            eos_token_id=sorted(self._limits.stop_ids) or None,
+            pad_token_id=next(iter(self._limits.stop_ids), 0),
+            streamer=Streamer(),
+        )
+        ended = time.perf_counter()
+        first = times[1]  # times[0] is the prompt's own echo
+        new_ids = out[0, ids.shape[1] :].tolist()
+        return Answer(ids=tuple(new_ids), prefill_s=first - started, decode_s=ended - first)
+
+
+class PartTimer:
+    """Times the parts of a round by themselves, for the ceiling.
+
+    Args:
+        engine: with a draft.
+        ids: a text of typical length: attention reads all of it.
+        depths: every K to time a verify pass for.
+    """
+
+    def __init__(self, engine: "Engine", ids: Sequence[int], depths: Sequence[int]) -> None:
+        assert engine.draft is not None, "the parts of a round include a draft"
+        self._target, self._draft = engine.target, engine.draft
+        self._ids, self._depths = list(ids), sorted(set(depths))
+        self._rows: dict[int, list[float]] = {rows: [] for rows in (1, *(k + 1 for k in self._depths))}
+        self._steps: list[float] = []
+
+    def sample(self, num_repeats: int) -> None:
+        """Time every part `num_repeats` times, in turns; call it before and after what the ceiling is held against."""
+        deepest = self._depths[-1]
+        capacity = len(self._ids) + deepest + 2 + num_repeats  # each timed step lengthens the draft's text by one
+        self._target.start(capacity, self._draft.aux_boundaries)
+        output = self._target.prefill(self._ids)
+        next_id = int(output.logits[-1].argmax())
+        self._draft.start(capacity)
+        self._draft.read([*self._ids[1:], next_id], output.aux_states)
+        rows_ids = [next_id] * (deepest + 1)
+        for _ in range(num_repeats):
+            for rows, times in self._rows.items():
+                times.append(_timed(lambda rows=rows: self._target.forward(rows_ids[:rows])))  # type: ignore[misc]
+                self._target.truncate(len(self._ids))
+            self._steps.append(_timed(lambda: self._draft.step(next_id)))
+
+    @property
+    def times(self) -> PartTimes:
+        """Medians of all samples."""
+        return PartTimes(
+            one_row=median(self._rows[1]),
+            verify={k: median(self._rows[k + 1]) for k in self._depths},
+            draft_step=median(self._steps),
+        )
+
+
+def _timed(part: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    part()
+    return time.perf_counter() - started

@@ -1,0 +1,219 @@
+"""`eyas bench` on an engine in process: arms, repeats, identity, ceiling, verdict, as one record."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eyas.bench.arm import Answer, Arm, BenchPrompt
+from eyas.bench.compare import best_depth, compare
+from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm
+from eyas.bench.identity import judge
+from eyas.bench.measure import ALL, Measurements, figures, measure
+from eyas.bench.statistics import repetition_share
+from eyas.errors import EyasError
+from eyas.records.bench_record import ArmFigures, BenchRecord, Comparison, Divergence, Passage
+from eyas.talk import Talk
+
+if TYPE_CHECKING:
+    from eyas.engine.engine import Engine
+
+_HIGH_REPETITION = 0.5
+_PART_SAMPLES = 12
+
+
+class BenchSettingsInvalid(EyasError):
+    """The benchmark's settings make no benchmark."""
+
+    code = "bench-settings-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchSettings:
+    """How to measure.
+
+    Attributes:
+        depths: every K to compare with plain decoding, each at least 1.
+        num_repeats: of the whole workload.
+        max_new_tokens: per answer, at least 2 (the first token belongs to no round).
+        stop_ids: end an answer.
+        seed: of the bootstrap.
+        peer_folder: target folder for a `transformers` arm beside the plain one; None for none.
+        dtype, device: of that arm.
+    """
+
+    depths: tuple[int, ...]
+    num_repeats: int = 3
+    max_new_tokens: int = 64
+    stop_ids: frozenset[int] = frozenset()
+    seed: int = 0
+    peer_folder: Path | None = None
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if not self.depths or min(self.depths) < 1 or len(set(self.depths)) < len(self.depths):
+            wrong.append(f"draft tokens are {list(self.depths)}: give one or more different numbers from 1 on")
+        if self.num_repeats < 1:
+            wrong.append(f"repeats is {self.num_repeats}, must be at least 1")
+        if self.max_new_tokens < 2:
+            wrong.append(f"max new tokens is {self.max_new_tokens}, must be at least 2")
+        if wrong:
+            raise BenchSettingsInvalid(
+                "the benchmark's settings are out of range", "eyas bench", "; ".join(wrong), "correct the values named"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What is benchmarked, for the record: documents with names and fingerprints."""
+
+    target: Mapping[str, Any]
+    draft: Mapping[str, Any]
+    data: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+def run_bench(
+    engine: "Engine",
+    prompts: Sequence[BenchPrompt],
+    settings: BenchSettings,
+    subject: Subject,
+    *,
+    pieces: Callable[[Sequence[int]], list[str]],
+    talk: Talk,
+) -> BenchRecord:
+    """Measure plain and speculative decoding, and hold every answer against the plain one.
+
+    Args:
+        engine: with a draft.
+        prompts: at least one.
+        settings: how to measure.
+        subject: copied into the record.
+        pieces: the text of each token of an answer.
+        talk: progress and notes.
+
+    Raises:
+        TextsDiffer: speculation changed a text.
+        BaselineHandicapped: a speedup that cannot be.
+    """
+    from eyas.engine.engine import Limits
+
+    limits = Limits(max_new_tokens=settings.max_new_tokens, stop_ids=settings.stop_ids)
+    arms: list[Arm] = [EngineArm(engine, limits, k) for k in (0, *settings.depths)]
+    if settings.peer_folder is not None:
+        arms.append(TransformersArm(settings.peer_folder, limits, settings.dtype, settings.device))
+    timer = PartTimer(engine, _typical_text(engine, prompts, settings), settings.depths)
+    timer.sample(_PART_SAMPLES)
+    measured = measure(arms, prompts, settings.num_repeats, talk)
+    timer.sample(_PART_SAMPLES)
+
+    oracle = EngineOracle(engine)
+    divergences, num_compared = _judge_all(measured, arms, oracle)
+    comparisons = [
+        comparison
+        for k in settings.depths
+        for comparison in compare(measured, f"k={k}", k, timer.times, seed=settings.seed)
+    ]
+    best = best_depth(comparisons)
+    speeds = figures(measured, arms)
+    repetition = {n: repetition_share([a[0].ids for a in measured.of("plain", n)]) for n in measured.sets}
+    return BenchRecord(
+        figures=speeds,
+        comparisons=comparisons,
+        best_num_draft_tokens=best,
+        num_compared=num_compared,
+        num_identical=num_compared - len(divergences),
+        divergences=divergences,
+        repetition=repetition,
+        passages=_passages(measured, best, pieces),
+        target=subject.target,
+        draft=subject.draft,
+        data=subject.data,
+        settings=subject.settings,
+        verdict=_verdict(speeds, comparisons, best, divergences, num_compared),
+        notes=_notes(repetition, speeds),
+    )
+
+
+def _typical_text(engine: "Engine", prompts: Sequence[BenchPrompt], settings: BenchSettings) -> list[int]:
+    """A prompt of median length with half an answer: the length at which the parts are timed."""
+    from eyas.engine.engine import Limits
+
+    prompt = sorted(prompts, key=lambda p: len(p.prompt_ids))[len(prompts) // 2]
+    half = engine.generate(prompt.prompt_ids, Limits(max_new_tokens=max(1, settings.max_new_tokens // 2)))
+    return [*prompt.prompt_ids, *half.ids]
+
+
+def _judge_all(measured: Measurements, arms: Sequence[Arm], oracle: EngineOracle) -> tuple[list[Divergence], int]:
+    """Every answer of every arm and repeat against the plain arm's first; near-ties, and how many were compared."""
+    found: list[Divergence] = []
+    num_compared = 0
+    for arm in arms:
+        for prompt, plain, answers in zip(
+            measured.prompts, measured.answers["plain"], measured.answers[arm.name], strict=True
+        ):
+            for answer in answers:
+                if answer is plain[0]:
+                    continue
+                num_compared += 1
+                divergence = judge(prompt, plain[0], answer, arm.num_draft_tokens, oracle)
+                if divergence is not None:
+                    found.append(divergence)
+    return found, num_compared
+
+
+def _passages(
+    measured: Measurements, num_draft_tokens: int, pieces: Callable[[Sequence[int]], list[str]]
+) -> list[Passage]:
+    """The first answer of each set at the best depth, token by token."""
+    shown: dict[str, Passage] = {}
+    for prompt, answers in zip(measured.prompts, measured.answers[f"k={num_draft_tokens}"], strict=True):
+        answer: Answer = answers[0]
+        if prompt.set not in shown:
+            texts = pieces(answer.ids)
+            coloured = tuple(zip(texts, answer.origins, strict=True))
+            shown[prompt.set] = Passage(
+                id=prompt.id, set=prompt.set, num_draft_tokens=num_draft_tokens, pieces=coloured
+            )
+    return list(shown.values())
+
+
+def _verdict(
+    speeds: Sequence[ArmFigures],
+    comparisons: Sequence[Comparison],
+    best: int,
+    divergences: Sequence[Divergence],
+    num_compared: int,
+) -> str:
+    at_best = [c for c in comparisons if c.num_draft_tokens == best]
+    lines = [f"{c.set}: {c.verdict}; accept length {c.accept_length:.2f}" for c in at_best]
+    same = "all" if not divergences else f"{num_compared - len(divergences)} of"
+    lines.append(
+        f"{same} {num_compared} answers are the plain ones token for token"
+        + ("" if not divergences else f"; {len(divergences)} part where the target's two best logits tie (< 1e-4)")
+    )
+    if peer := _peer_share(speeds):
+        lines.append(f"the plain arm runs at {peer:.2f} times transformers' generate")
+    return f"K = {best}. " + ". ".join(lines) + "."
+
+
+def _peer_share(speeds: Sequence[ArmFigures]) -> float | None:
+    """Plain speed over the peer's, on the widest set; None without a peer."""
+    by_arm = {f.arm: f for f in speeds if f.set == ALL or len({s.set for s in speeds}) == 1}
+    if "transformers" not in by_arm:
+        return None
+    return by_arm["plain"].tokens_per_s.median / by_arm["transformers"].tokens_per_s.median
+
+
+def _notes(repetition: Mapping[str, float], speeds: Sequence[ArmFigures]) -> list[str]:
+    notes = [
+        f"{share:.0%} of the tokens of set {name} repeat a 4-gram of the same text: repetitive text flatters a draft"
+        for name, share in repetition.items()
+        if share > _HIGH_REPETITION and name != ALL
+    ]
+    peer = _peer_share(speeds)
+    if peer is not None and peer < 1:
+        notes.append(f"the plain arm is slower than transformers' generate ({peer:.2f} times): the baseline is weak")
+    return notes

@@ -1,0 +1,97 @@
+"""`eyas bench`: parse, call, render."""
+
+import json as json_module
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from eyas import shipped
+from eyas.bench.bench_config import BenchConfig
+from eyas.cli.output import JsonFlag, emit
+from eyas.cli.target_option import TargetName, cache_folder, target_folder
+from eyas.cli.terminal import Terminal
+from eyas.records.atomic import write_text
+
+_DEFAULT = BenchConfig()
+
+
+def bench(
+    *,
+    target: TargetName,
+    draft: Path,
+    engine: Literal["eyas"] = "eyas",
+    data: Annotated[list[Path] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
+    config: Annotated[BenchConfig, Parameter(name="*")] = _DEFAULT,
+    out: Path | None = None,
+    json: JsonFlag = False,
+) -> int:
+    """Plain against speculative decoding on the same prompts: greedy, one stream, every answer compared.
+
+    Arms take turns on each prompt. A speedup stands beside its interval, the accept length, and the ceiling that the
+    measured times of a round's parts allow. A text that speculation changes is an error, and so is a speedup beyond
+    the accept length, which only a slowed-down baseline can give.
+
+    Parameters
+    ----------
+    draft
+        Folder (or weight file) of the draft, in any format that eyas reads.
+    engine
+        Which engine runs the arms: `eyas` is our own, in this process.
+    data
+        JSONL files with `prompt_ids`, `messages` or `turns`. Default: the 16 prompts that ship with eyas.
+    out
+        Also write the JSON object to this file.
+    """
+    from eyas.bench.bench_engine import bench_engine
+
+    assert engine == "eyas", "the only engine in process"
+    talk = Terminal()
+    folder = target_folder(target, talk)
+    if data is None:
+        talk.note(f"no --data: using the prompts that ship with eyas, {shipped.eval_rows_path()}")
+    record = bench_engine(folder, draft, data or [shipped.eval_rows_path()], config, cache=cache_folder(), talk=talk)
+    document = record.as_document()
+    if out is not None:
+        write_text(out, json_module.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return emit(document, render(document), json=json)
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The record as two tables and the verdict."""
+    sets = list(dict.fromkeys(f["set"] for f in document["figures"]))
+    width = max(len("transformers"), *map(len, sets))
+    lines = [f"{'set':<{width}}  {'arm':<12}  tok/s (min - max)          with prefill", *_speeds(document, width), ""]
+    head = f"{'set':<{width}}   K  speedup (95 %)        accept length  ceiling  of it"
+    lines += [head, *_comparisons(document["comparisons"], width), ""]
+    best = [c for c in document["comparisons"] if c["num_draft_tokens"] == document["best_num_draft_tokens"]]
+    parts = next((c["ceiling"] for c in best if c["ceiling"]), None)
+    if parts:
+        lines.append(
+            f"parts at K = {document['best_num_draft_tokens']}: one row {parts['one_row_ms']:.1f} ms, verify"
+            f" {parts['verify_ms']:.1f} ms, draft step {parts['draft_step_ms']:.2f} ms"
+        )
+    lines.append(document["verdict"])
+    lines += [f"note: {note}" for note in document["notes"]]
+    return "\n".join(lines)
+
+
+def _speeds(document: Mapping[str, Any], width: int) -> list[str]:
+    lines = []
+    for f in document["figures"]:
+        decode, whole = f["tokens_per_s"], f["tokens_per_s_with_prefill"]
+        spread = f"{decode['median']:.1f} ({decode['minimum']:.1f} - {decode['maximum']:.1f})"
+        lines.append(f"{f['set']:<{width}}  {f['arm']:<12}  {spread:<25}  {whole['median']:.1f}")
+    return lines
+
+
+def _comparisons(comparisons: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+    lines = []
+    for c in comparisons:
+        interval = f"{c['speedup']:.2f} ({c['speedup_low']:.2f} - {c['speedup_high']:.2f})"
+        ceiling = c["ceiling"]["speedup"] if c["ceiling"] else None
+        held = f"{ceiling:>7.2f}  {c['speedup'] / ceiling:>5.0%}" if ceiling else f"{'–':>7}  {'–':>5}"
+        line = f"{c['set']:<{width}}  {c['num_draft_tokens']:>2}  {interval:<20}  {c['accept_length']:>13.3f}  {held}"
+        lines.append(line)
+    return lines
