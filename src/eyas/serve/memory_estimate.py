@@ -7,6 +7,7 @@ Exact: weights and bytes per cached token. Rough: CUDA graphs and activations, g
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from eyas.contract.checkpoint import Checkpoint
@@ -150,7 +151,9 @@ def smallest_gpu() -> tuple[int | None, str]:
 def _weights(checkpoint: Checkpoint | None, tensor_parallel: int) -> int | None:
     if checkpoint is None or not checkpoint.tensors:
         return None
-    return sum(t.num_bytes for t in checkpoint.tensors.values()) // tensor_parallel
+    # Both engines serve a 32-bit checkpoint in 16 bits unless told otherwise (--dtype).
+    total = sum(prod(t.shape) * 2 if t.dtype in ("F32", "F64") else t.num_bytes for t in checkpoint.tensors.values())
+    return total // tensor_parallel
 
 
 def _gib(value: int | None) -> str:
