@@ -99,8 +99,10 @@ class CrashReader:
         return min(first_hand, key=lambda t: t.number, default=None)
 
     def _first_echo(self) -> Traceback | None:
-        own = [t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning and not _is_parent(t)]
-        return own[0] if own else None
+        told = [t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning]
+        own = [t for t in told if not _is_parent(t)]
+        # A parent that names the child's exit code is better than nothing.
+        return next((t for t in own or told if own or known_failures.find(t.messages, self._engine)), None)
 
     def _is_echo(self, traceback: Traceback) -> bool:
         found = known_failures.find(traceback.messages, self._engine)

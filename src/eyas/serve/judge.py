@@ -30,10 +30,23 @@ _STRONG = frozenset(
     }
 )
 _WEAK = frozenset({"cpu", "gpu-util"})
-_FROZEN_S = 10.0
 _LOG_END_S = 5.0
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
 _CONSTANT_S = 0.3  # SGLang's /health waits a second for a sign of life; one that answers at once has been switched off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long we wait before we speak.
+
+    Attributes:
+        frozen_s: how long a process may be stopped by a signal. second_sample_s: between two samples of stacks.
+        scale: factor for every phase's budget; below 1 for engines that start fast, above for very large models.
+    """
+
+    frozen_s: float = 10.0
+    second_sample_s: float = 10.0
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +67,7 @@ class Judge:
     tracker: PhaseTracker
     began_at: float
     log_only: bool = False
+    patience: Patience = field(default_factory=Patience)
     strong_at: float = 0.0
     weak_at: float = 0.0
     last_moves: dict[str, tuple[float, str]] = field(default_factory=dict)
@@ -94,9 +108,9 @@ class Judge:
 
     def budget_s(self, now: float) -> float:
         """How long that may last here: longer while something at least spins."""
-        rule = self.rule
-        spins = now - self.weak_at < rule.quiet_s and self.weak_at > self.strong_at
-        return rule.busy_s if spins else rule.quiet_s
+        rule, scale = self.rule, self.patience.scale
+        spins = now - self.weak_at < rule.quiet_s * scale and self.weak_at > self.strong_at
+        return (rule.busy_s if spins else rule.quiet_s) * scale
 
     # ------------------------------------------------------------------ rules
 
@@ -152,7 +166,7 @@ class Judge:
         return None
 
     def _frozen(self, seen: Observation, _: bool) -> Verdict | None:
-        if self._frozen_since is None or seen.at - self._frozen_since < _FROZEN_S:
+        if self._frozen_since is None or seen.at - self._frozen_since < self.patience.frozen_s:
             return None
         stopped = [p for p in seen.processes or () if p.status in ("T", "t")]
         names = ", ".join(f"{p.label or p.title[:30]} (pid {p.pid})" for p in stopped)
@@ -241,7 +255,7 @@ class Judge:
         warnings: list[str] = []
         if self.engine == "sglang" and health is not None and health.elapsed_s < _CONSTANT_S:
             warnings.append("/health answers at once: it seems to be switched to a constant 200 and proves nothing")
-        limit = self.tracker.table.phases["ready"].quiet_s
+        limit = self.tracker.table.phases["ready"].quiet_s * self.patience.scale
         if seen.canary is not None and seen.canary.code != 200:
             return Verdict(
                 state=StateName.STALLED,

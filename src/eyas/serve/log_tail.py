@@ -18,10 +18,10 @@ class LogUnreadable(EyasError):
 
 
 class LogTail:
-    """One file. A log that is there when we come is old: its lines get the times that they carry.
+    """One file. A log that must be there when we come is old: its lines get the times that they carry.
 
     Args:
-        path: the file; it may come into being later if `must_exist` is off.
+        path: the file; without `must_exist` it may come into being later, and all of it is new.
 
     Raises:
         LogUnreadable: it cannot be read, or is not there although it must be.
@@ -32,7 +32,7 @@ class LogTail:
         self._splitter = LineSplitter()
         self._offset = 0
         self._inode: int | None = None
-        self._is_first = True
+        self._is_first = must_exist
         if must_exist:
             try:
                 with open(self.path, "rb"):
@@ -88,5 +88,5 @@ def _dated(lines: list[LogLine], last_at: float) -> tuple[LogLine, ...]:
     for line in lines:
         if line.stamp is not None:
             at = max(at, line.stamp + shift)
-        dated.append(replace(line, at=min(at, max(last_at, stamps[-1] + shift))))
+        dated.append(replace(line, at=min(at, last_at)))
     return tuple(dated)

@@ -49,9 +49,7 @@ class LiveProbes:
             counters=counters,
             exit=ended,
             canary=self.canary.poll() if self.canary is not None and self._was_healthy else None,
-            identity=self.endpoints.identity()
-            if self.asks_identity and self.endpoints is not None and health
-            else None,
+            identity=self._identity(),
             missing=self._what_is_missing(),
         )
 
@@ -63,7 +61,7 @@ class LiveProbes:
             return None, None
         process = self.subject.process
         if process is not None:
-            tree = tuple(p for p in tree_of(process.guard_pid) if p.pid != process.guard_pid)
+            tree = tuple(p for p in tree_of(process.guard_pid, main=process.pid) if p.pid != process.guard_pid)
             process.known_pids |= {p.pid for p in tree}
             return tree, process.exit_facts()
         ticks = start_ticks(self.subject.pid)

@@ -19,10 +19,10 @@ _SGLANG = re.compile(
 _VLLM = re.compile(r"^(?P<prefix>[A-Za-z]\w*)::(?P<name>(?:EngineCore|Worker|APIServer|DPCoordinator|DPSupervisor)\S*)")
 
 
-def tree_of(root: int, *, proc: Path = _PROC) -> tuple[ProcessFacts, ...]:
+def tree_of(root: int, *, main: int | None = None, proc: Path = _PROC) -> tuple[ProcessFacts, ...]:
     """`root` and all that descend from it, as they are now; () when it is gone.
 
-    A process that ends while we look is left out.
+    `main` is who gets the label "main" if it is not root. A process that ends while we look is left out.
     """
     parents: dict[int, int] = {}
     for entry in proc.iterdir():
@@ -36,7 +36,7 @@ def tree_of(root: int, *, proc: Path = _PROC) -> tuple[ProcessFacts, ...]:
         found = {pid for pid, parent in parents.items() if parent in mine and pid not in mine}
         mine |= found
         grew = bool(found)
-    return tuple(facts for pid in sorted(mine) if (facts := facts_of(pid, root=root, proc=proc)) is not None)
+    return tuple(facts for pid in sorted(mine) if (facts := facts_of(pid, root=main or root, proc=proc)) is not None)
 
 
 def facts_of(pid: int, *, root: int = 0, proc: Path = _PROC) -> ProcessFacts | None:

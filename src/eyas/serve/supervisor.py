@@ -15,34 +15,26 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from eyas.errors import EyasError
 from eyas.serve.clock import Clock, SystemClock
 from eyas.serve.crash import CrashReader
 from eyas.serve.evidence import Observation, Probes, moved_between
-from eyas.serve.judge import Judge, Verdict
+from eyas.serve.journal import Journal
+from eyas.serve.judge import Judge, Patience, Verdict
 from eyas.serve.liveness import AcceptanceWatch
 from eyas.serve.log_lines import LogLine
 from eyas.serve.markers import engine_of_line, table_for
 from eyas.serve.phase_memory import PhaseMemory, StartKey
 from eyas.serve.phases import PhaseTracker
 from eyas.serve.run_folder import RunFolder
-from eyas.serve.stacks import StackSample, StackTaker, as_text
-from eyas.serve.stall import classify, stacks_moved
-from eyas.serve.state import Cause, Engine, Event, EventKind, PhaseRow, PhaseView, Proof, Snapshot, Stall, StateName
-from eyas.serve.timeline import Timeline, durations
+from eyas.serve.stacks import StackTaker
+from eyas.serve.stall_watch import StallContext, StallWatch
+from eyas.serve.state import Cause, Engine, Event, PhaseRow, PhaseView, Proof, Snapshot, StateName
+from eyas.serve.timeline import durations
 from eyas.serve.words import gpu_views, rank_views
 
-SECOND_SAMPLE_S = 10.0
 _PROGRESS_EVENT_S = 5.0
 _EARLY_LINES = 500
-
-
-@dataclass(slots=True)
-class _StallWatch:
-    """Between "nothing moves" and "stalled": two samples of stacks, ten seconds apart."""
-
-    first: StackSample | None = None
-    stall: Stall | None = None
+_DONE = ": done, going on"
 
 
 @dataclass(slots=True)
@@ -50,8 +42,9 @@ class Supervisor:
     """Judges one server.
 
     Args:
-        engine, version: as far as known; they choose the marker table.
+        engine, version: as far as known; they choose the marker table. "unknown" is found out from the log or URL.
         probes: how to look. stacks: how to take stacks, None = never (a URL, a log).
+        patience: how long to wait before something is called a stall.
         log_only: only a log is known. has_log: whether a log is at hand at all.
         folder: where events, stacks and the timeline are written; None = nowhere.
         memory, key: remembered durations for the ETA.
@@ -62,35 +55,34 @@ class Supervisor:
     probes: Probes
     clock: Clock = field(default_factory=SystemClock)
     stacks: StackTaker | None = None
+    patience: Patience = field(default_factory=Patience)
     log_only: bool = False
     has_log: bool = True
     folder: RunFolder | None = None
     memory: PhaseMemory | None = None
     key: StartKey | None = None
-    timeline: Timeline = field(default_factory=Timeline)
-    began_at: float = field(init=False)
+    journal: Journal = field(init=False)
     _tracker: PhaseTracker = field(init=False)
     _crash: CrashReader = field(init=False)
     _judge: Judge = field(init=False)
+    _stall: StallWatch = field(init=False)
     _acceptance: AcceptanceWatch = field(default_factory=AcceptanceWatch)
     _last: Snapshot | None = None
     _seen: Observation | None = None
     _proof: Proof | None = None
-    _stall: _StallWatch = field(default_factory=_StallWatch)
-    _warnings: dict[str, None] = field(default_factory=dict)
     _last_line: str = ""
     _last_progress_event: float = 0.0
     _typical: dict[str, float] = field(default_factory=dict)
-    _listeners: list[Callable[[Event], None]] = field(default_factory=list)
     _remembered: bool = False
     _early: list[LogLine] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.began_at = self.clock.now()
-        first = "launch" if self.has_log else "start"
-        self._tracker = PhaseTracker(table_for(self.engine, self.version), self.began_at, first)
+        now = self.clock.now()
+        self.journal = Journal(self.folder, now)
+        self._tracker = PhaseTracker(table_for(self.engine, self.version), now, "launch" if self.has_log else "start")
         self._crash = CrashReader(self.engine)
-        self._judge = Judge(self.engine, self._tracker, self.began_at, self.log_only)
+        self._judge = Judge(self.engine, self._tracker, now, self.log_only, self.patience)
+        self._stall = StallWatch(self.stacks, self.clock, self.folder, self.patience.second_sample_s)
         if self.memory is not None and self.key is not None:
             self._typical = self.memory.typical(self.key)
 
@@ -98,8 +90,7 @@ class Supervisor:
 
     def step(self) -> Snapshot:
         """Observe once and say what the server is doing now."""
-        now = self.clock.now()
-        seen = self.probes.observe(now)
+        seen = self.probes.observe(self.clock.now())
         self._take_lines(seen)
         self._judge.note_moves(moved_between(self._seen, seen), seen.at)
         self._seen = seen
@@ -123,7 +114,7 @@ class Supervisor:
     ) -> Snapshot:
         """Step until one of `until`, a final state, the deadline, or `stop_when` (an interrupt); the last snapshot."""
         if on_event is not None:
-            self._listeners.append(on_event)
+            self.journal.listeners.append(on_event)
         end = None if deadline_s is None else self.clock.now() + deadline_s
         try:
             while True:
@@ -136,17 +127,18 @@ class Supervisor:
                 self.clock.sleep(poll_s)
         finally:
             if on_event is not None:
-                self._listeners.remove(on_event)
+                self.journal.listeners.remove(on_event)
 
     def prove(self, proof: Proof) -> None:
         """Tell the state machine what the first-minute verdict found: ready becomes proven if `proof.ok`."""
         self._proof = proof
-        self._tell("proof", proof.text, {"ok": proof.ok, "rounds": proof.rounds, "accept_length": proof.accept_length})
+        data = {"ok": proof.ok, "rounds": proof.rounds, "accept_length": proof.accept_length}
+        self.journal.tell("proof", proof.text, data, at=self.clock.now())
 
     def note_stop_asked(self) -> None:
         """Whoever stops the server says so before: its end is then no crash."""
         self._judge.stop_asked = True
-        self._tell("stop", "asked to stop", {})
+        self.journal.tell("stop", "asked to stop", {}, at=self.clock.now())
 
     @property
     def facts(self) -> Mapping[str, str]:
@@ -160,11 +152,10 @@ class Supervisor:
 
     def phase_rows(self) -> tuple[PhaseRow, ...]:
         """The start-up so far for a live view: title, seconds, progress."""
-        now = self.clock.now()
-        ends = [run.began_at for run in self._tracker.runs[1:]] + [now]
+        ends = [run.began_at for run in self._tracker.runs[1:]] + [self.clock.now()]
         return tuple(
             PhaseRow(
-                title=self._tracker.title_of(run).removesuffix(": done, going on"),
+                title=self._tracker.title_of(run).removesuffix(_DONE),
                 duration_s=end - run.began_at,
                 share=run.progress.share if run.progress is not None else None,
                 is_current=run is self._tracker.current,
@@ -175,7 +166,7 @@ class Supervisor:
 
     def timeline_document(self) -> dict[str, Any]:
         """The timeline so far (schema eyas.timeline/1)."""
-        return self.timeline.as_document(self._tracker.runs, self._last)
+        return self.journal.timeline.as_document(self._tracker.runs, self._last)
 
     # ------------------------------------------------------------------ evidence
 
@@ -188,7 +179,7 @@ class Supervisor:
         self._judge.note_moves(dict.fromkeys(moved, "progress bar"), seen.at)
         self._tell_progress(seen.at)
         for note in seen.missing:
-            self._warn(note)
+            self.journal.warn(note, at=seen.at)
 
     def _find_engine(self, seen: Observation) -> None:
         """Learn the engine from its first words, and read what it said before once more with the right table."""
@@ -199,92 +190,69 @@ class Supervisor:
             return
         self.engine = "sglang" if engine == "sglang" else "vllm"
         self.version = self.version or (seen.identity.version if seen.identity is not None else None)
-        self._tracker = PhaseTracker(table_for(self.engine, self.version), self.began_at, self._tracker.first_phase)
+        began_at = self._tracker.runs[0].began_at
+        self._tracker = PhaseTracker(table_for(self.engine, self.version), began_at, self._tracker.first_phase)
         self._crash = CrashReader(self.engine)
         self._judge.engine, self._judge.tracker = self.engine, self._tracker
-        self._tell("note", f"the engine is {self.engine}", {"engine": self.engine, "version": self.version})
+        self.journal.tell("note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.at)
         for line in self._early[: -len(seen.lines) or None]:
             self._take_line(line)
 
     def _take_line(self, line: LogLine) -> None:
-        if line.at < self.began_at:
+        if line.at < self.journal.began_at:
             # An old log: the start was before we came.
-            self.began_at = self._tracker.runs[0].began_at = self._judge.began_at = line.at
+            self.journal.began_at = self._tracker.runs[0].began_at = self._judge.began_at = line.at
+            if self.log_only:
+                self._judge.strong_at = self._judge.weak_at = line.at
         meaning = self._tracker.feed(line)
         if meaning.restarted:
             self._crash = CrashReader(self.engine)
-            self._tell("note", "a new start begins in the same log", {"line": line.number})
+            self.journal.tell("note", "a new start begins in the same log", {"line": line.number}, at=line.at)
         self._crash.feed(line)
         self._last_line = line.raw[:400]
         self._judge.note_moves(dict.fromkeys(meaning.moved, line.message[:120] or "a line"), line.at)
         if meaning.began is not None:
-            title = self._tracker.title_of(meaning.began)
-            self._tell("phase", title, {"phase": meaning.began.key, "line": line.number}, at=line.at)
+            data = {"phase": meaning.began.key, "line": line.number}
+            self.journal.tell("phase", self._tracker.title_of(meaning.began), data, at=line.at)
         if meaning.says:
-            self._warn(meaning.says)
+            self.journal.warn(meaning.says, at=line.at)
 
     def _note_http(self, verdict: Verdict, seen: Observation) -> None:
         """An endpoint can show a phase that no log told."""
         if verdict.state is StateName.WARMING_UP or verdict.state.is_serving:
             began = self._tracker.saw_http(ready=verdict.state.is_serving, at=seen.at)
             if began is not None:
-                self._tell("phase", self._tracker.title_of(began), {"phase": began.key}, at=seen.at)
+                self.journal.tell("phase", self._tracker.title_of(began), {"phase": began.key}, at=seen.at)
         for warning in verdict.warnings:
-            self._warn(warning)
-
-    # ------------------------------------------------------------------ stalls
+            self.journal.warn(warning, at=seen.at)
 
     def _confirmed(self, verdict: Verdict, seen: Observation) -> Verdict:
         """A suspected stall becomes one when two samples of stacks agree, or when no stacks can be had."""
         if not verdict.suspects_stall:
-            if self._stall.first is not None and self._stall.stall is not None:
-                self._tell("note", "it moves again", {})
-            self._stall = _StallWatch()
+            if self._stall.calm():
+                self.journal.tell("note", "it moves again", {}, at=seen.at)
             return verdict
-        if self._stall.stall is not None:
-            return verdict
-        if self.stacks is None or not seen.processes:
-            self._stall.stall = self._classify(StackSample(at=seen.at, ranks=()), None, seen)
-            return verdict
-        if self._stall.first is None:
-            self._stall.first = self.stacks.take(seen.processes, seen.at)
-            self._tell("stacks", "nothing moves: first sample of stacks taken", {"ranks": len(self._stall.first.ranks)})
-        elif seen.at - self._stall.first.at >= SECOND_SAMPLE_S:
-            return self._second_sample(verdict, self._stall.first, seen)
-        state = self._last.state if self._last is not None else StateName.STARTING
-        waiting = state if state is not StateName.STALLED else StateName.STARTING
-        return replace(verdict, state=waiting, reason=f"{verdict.reason}; taking stacks twice, 10 s apart")
-
-    def _second_sample(self, verdict: Verdict, first: StackSample, seen: Observation) -> Verdict:
-        assert self.stacks is not None
-        second = self.stacks.take(seen.processes or (), self.clock.now())
-        if stacks_moved(first, second):
-            self._judge.note_moves({"progress": "the stacks of a rank changed between two samples"}, seen.at)
-            self._stall = _StallWatch()
-            state = self._last.state if self._last is not None else StateName.STARTING
-            return replace(verdict, state=state, reason="slow, not hung: the stacks change", suspects_stall=False)
-        self._stall.stall = self._classify(first, second, seen)
-        return verdict
-
-    def _classify(self, first: StackSample, second: StackSample | None, seen: Observation) -> Stall:
         run = self._tracker.current
-        stall = classify(
-            first,
-            second,
+        context = StallContext(
             phase=run.id,
             phase_title=self._tracker.title_of(run),
             role=run.role,
             engine=self.engine,
             version=self.version,
-            evidence=self._judge.unmoved(seen.at),
+            unmoved=self._judge.unmoved(seen.at),
         )
-        if self.folder is None or not first.ranks:
-            return stall
-        text = as_text(first) + ("\n" + as_text(second) if second is not None else "")
-        try:
-            return replace(stall, stack_files=(str(self.folder.write_stacks(text)),))
-        except EyasError as error:
-            return replace(stall, notes=(*stall.notes, f"the stacks could not be written: {error.why}"))
+        outcome = self._stall.suspect(seen.processes or (), context, seen.at)
+        if self._stall.note:
+            self.journal.tell("stacks", self._stall.note, {}, at=seen.at)
+        if outcome == "stalled":
+            return verdict
+        state = self._last.state if self._last is not None else StateName.STARTING
+        state = state if state is not StateName.STALLED else StateName.STARTING
+        if outcome == "moving":
+            self._judge.note_moves({"progress": "the stacks of a rank change"}, seen.at)
+            return replace(verdict, state=state, reason="slow, not hung: the stacks change")
+        apart = f"{self.patience.second_sample_s:.0f} s apart"
+        return replace(verdict, state=state, reason=f"{verdict.reason}; taking stacks twice, {apart}")
 
     # ------------------------------------------------------------------ words
 
@@ -294,12 +262,11 @@ class Supervisor:
         if state is StateName.READY and proof is not None and proof.ok:
             state, reason = StateName.PROVEN, f"{reason}; {proof.text}"
         elif state is StateName.READY and proof is not None:
-            self._warn(proof.text)
+            self.journal.warn(proof.text, at=seen.at)
         stall = self._stall.stall if state is StateName.STALLED else None
-        standing = [*self._warnings, *self._acceptance.warnings]
         return Snapshot(
             at=seen.at,
-            elapsed_s=seen.at - self.began_at,
+            elapsed_s=seen.at - self.journal.began_at,
             engine=self.engine,
             version=self.version or self._tracker.facts.get("version"),
             state=state,
@@ -312,14 +279,13 @@ class Supervisor:
             ranks=rank_views(seen.processes or ()),
             gpus=gpu_views(seen.gpus or ()),
             endpoints={path: str(answer) for path, answer in seen.endpoints.items()},
-            warnings=tuple(dict.fromkeys(standing)),
+            warnings=tuple(dict.fromkeys([*self.journal.warnings, *self._acceptance.warnings])),
             last_line=self._last_line,
         )
 
     def _cause(self, seen: Observation) -> Cause:
-        before = [run for run in self._tracker.runs if run.id not in ("draining",)]
-        title, done = self._tracker.title_of(before[-1]), ": done, going on"
-        phase = f"after {title.removesuffix(done)}" if title.endswith(done) else f"while {title}"
+        title = self._tracker.title_of(self._tracker.current)
+        phase = f"after {title.removesuffix(_DONE)}" if title.endswith(_DONE) else f"while {title}"
         return self._crash.cause(
             seen.exit, phase=phase, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
         )
@@ -352,22 +318,18 @@ class Supervisor:
         rest = sum(self._typical[name] for name in names[names.index(run.key) + 1 :])
         return rest + max(self._typical[run.key] - (now - run.began_at), 0.0)
 
-    # ------------------------------------------------------------------ events
-
     def _announce(self, snapshot: Snapshot) -> None:
-        changed = self._last is None or self._last.state is not snapshot.state
+        before = self._last.state if self._last is not None else None
+        changed = before is not snapshot.state
+        self.journal.state = snapshot.state
         if changed:
-            self._tell("state", snapshot.reason, {"from": str(self._last.state) if self._last else None}, snapshot)
-            if snapshot.state.is_serving and not self._remembered:
-                self._remember()
-        if self.folder is not None and (changed or snapshot.state.is_final):
-            self._write("timeline.json", self.timeline.as_document(self._tracker.runs, snapshot))
-            self._write("last.json", snapshot.as_document())
-
-    def _remember(self) -> None:
-        self._remembered = True
-        if self.memory is not None and self.key is not None:
-            self.memory.remember(self.key, durations(self._tracker.runs))
+            self.journal.tell("state", snapshot.reason, {"from": before}, at=snapshot.at)
+        if changed and snapshot.state.is_serving and not self._remembered:
+            self._remembered = True
+            if self.memory is not None and self.key is not None:
+                self.memory.remember(self.key, durations(self._tracker.runs))
+        if changed or snapshot.state.is_final:
+            self.journal.write_snapshot(snapshot, self.journal.timeline.as_document(self._tracker.runs, snapshot))
 
     def _tell_progress(self, now: float) -> None:
         run = self._tracker.current
@@ -376,42 +338,6 @@ class Supervisor:
         self._last_progress_event = now
         progress = run.progress
         total = "?" if progress.total is None else f"{progress.total:g}"
-        text = f"{self._tracker.title_of(run)}: {progress.done:g}/{total} {progress.unit}"
-        self._tell("progress", text.rstrip(), {"done": progress.done, "total": progress.total, "phase": run.key})
-
-    def _warn(self, text: str) -> None:
-        if text not in self._warnings:
-            self._warnings[text] = None
-            self._tell("warning", text, {})
-
-    def _tell(
-        self,
-        kind: EventKind,
-        text: str,
-        data: Mapping[str, Any],
-        snapshot: Snapshot | None = None,
-        *,
-        at: float | None = None,
-    ) -> None:
-        when = self.clock.now() if at is None else at
-        state = snapshot.state if snapshot else (self._last.state if self._last else StateName.STARTING)
-        event = Event(at=when, elapsed_s=when - self.began_at, kind=kind, state=state, text=text, data=dict(data))
-        self.timeline.add(event)
-        if self.folder is not None:
-            try:
-                self.folder.append_event(event.as_document())
-            except EyasError as error:
-                self._lost(error)
-        for listener in self._listeners:
-            listener(event)
-
-    def _write(self, name: str, document: Mapping[str, Any]) -> None:
-        assert self.folder is not None
-        try:
-            self.folder.write_document(name, document)
-        except EyasError as error:
-            self._lost(error)
-
-    def _lost(self, error: EyasError) -> None:
-        """A full disk loses our notes, never the server: say it once and go on watching."""
-        self._warnings.setdefault(f"the run folder cannot be written: {error.why}", None)
+        text = f"{self._tracker.title_of(run)}: {progress.done:g}/{total} {progress.unit}".rstrip()
+        data = {"done": progress.done, "total": progress.total, "phase": run.key}
+        self.journal.tell("progress", text, data, at=now)

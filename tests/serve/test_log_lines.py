@@ -1,0 +1,88 @@
+"""Bytes to lines, as engines really print them."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eyas.serve.log_lines import LineSplitter, parse_bar, parse_line
+
+
+def split(data: bytes, pieces: list[int] | None = None) -> list[str]:
+    splitter = LineSplitter()
+    lines = []
+    start = 0
+    for end in [*(pieces or []), len(data)]:
+        lines += splitter.feed(data[start:end], 0.0)
+        start = end
+    return [line.raw for line in [*lines, *splitter.flush(0.0)]]
+
+
+def test_a_bar_that_rewrites_its_line_gives_one_line_per_state():
+    data = b"\rCapturing batches:   0%| | 0/51 [00:00<?, ?it/s]\rCapturing batches:   2%| | 1/51 [00:01<01:14]\n"
+
+    assert len(split(data)) == 2
+
+
+def test_the_unended_state_of_a_bar_can_be_seen():
+    splitter = LineSplitter()
+    list(splitter.feed(b"\rCapturing batches:   4%|x | 2/51 [00:01<00:50, 1.0s/it]", 0.0))
+
+    bar = parse_bar(splitter.pending)
+
+    assert bar is not None
+    assert (bar.done, bar.total, bar.eta_s) == (2, 51, 50)
+
+
+def test_a_log_line_glued_to_a_bar_is_a_line_of_its_own():
+    data = b"\rCapturing batches:   2%| | 1/51 [00:01<01:14,  1.49s/it]"
+    data += b"[2026-11-29 14:03:35] Capture target prefill CUDA graph end.\n"
+
+    assert split(data)[1] == "[2026-11-29 14:03:35] Capture target prefill CUDA graph end."
+
+
+def test_a_carriage_return_before_a_newline_ends_one_line_not_two():
+    lines = list(LineSplitter().feed(b"one\r\ntwo\r\n", 0.0))
+
+    assert [(line.number, line.raw) for line in lines] == [(1, "one"), (2, "two")]
+
+
+def test_line_numbers_are_an_editors():
+    data = b"first\n\rbar:   0%| | 0/2 [00:00<?]\rbar:  50%| | 1/2 [00:00<00:01]\nthird\n"
+
+    assert [line.number for line in LineSplitter().feed(data, 0.0)] == [1, 2, 2, 3]
+
+
+def test_sglangs_ranks_are_read():
+    line = parse_line("[2026-11-29 14:03:28 DP1 TP0] Load weight begin. avail mem=139.09 GB", number=1, at=0.0)
+
+    assert (line.label, line.message) == ("DP1 TP0", "Load weight begin. avail mem=139.09 GB")
+
+
+def test_vllms_process_level_and_file_are_taken_off():
+    text = '(Worker_TP1 pid=23333) ERROR 11-29 13:40:01 [multiproc_executor.py:953]   File "x.py", line 1'
+    line = parse_line(text, number=1, at=0.0)
+
+    assert (line.label, line.pid, line.level) == ("Worker_TP1", 23333, "ERROR")
+    assert line.message == '  File "x.py", line 1'
+
+
+def test_vllms_stamp_without_a_year_gets_the_nearest_one():
+    import time
+
+    january = time.mktime((2027, 1, 1, 0, 0, 10, 0, 0, -1))
+    line = parse_line("INFO 12-31 23:59:59 [core.py:1] x", number=1, at=january)
+
+    assert line.stamp is not None
+    assert abs(line.stamp - january) < 60
+
+
+@given(st.text(alphabet="ab \n\r", max_size=60), st.lists(st.integers(0, 60), max_size=6))
+def test_lines_do_not_depend_on_the_pieces_they_come_in(text: str, cuts: list[int]):
+    data = text.encode()
+    pieces = sorted(min(cut, len(data)) for cut in cuts)
+
+    assert split(data, pieces) == split(data)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_taken(data: bytes):
+    split(data)

@@ -1,0 +1,139 @@
+"""Endings, illness, acceptance: a server after its start.
+
+Times are fake seconds; the real supervisor is driven over `fake_world.World`.
+"""
+
+from fake_world import World, drive, sglang
+from scenario_worlds import SGLANG, VLLM, counted, ready, sglang_world
+
+from eyas.serve.evidence import Answer, CounterFacts, ExitFacts
+from eyas.serve.state import StateName
+
+
+def test_a_clean_end_is_stopped():
+    world = World()
+    world.process(0, 100, "python", cpu=0.5)
+    end = world.replay("vllm-0.25.1-eagle3.log")
+    world.at(end + 1, exit=0)
+
+    assert drive(world, *VLLM, until=end + 10).names[-2:] == ["draining", "stopped"]
+
+
+def test_an_end_that_we_asked_for_is_no_crash_whatever_the_code():
+    world = sglang_world()
+    end = ready(world)
+    world.at(end + 20, exit=ExitFacts(code=137, asked=True))
+
+    def ask(second: float, supervisor: object) -> None:
+        if second == end + 10:
+            supervisor.note_stop_asked()  # type: ignore[attr-defined]
+
+    assert drive(world, *SGLANG, until=end + 30, do=ask).names[-2:] == ["draining", "stopped"]
+
+
+def test_a_drain_that_the_log_tells_is_draining():
+    world = sglang_world()
+    end = ready(world)
+    world.log(
+        end + 10, sglang(end + 10, "SIGTERM received. signum=15 frame=None. Draining requests and shutting down...")
+    )
+    world.at(end + 10, health=503)
+
+    assert drive(world, *SGLANG, until=end + 20).last.state is StateName.DRAINING
+
+
+def test_503_after_ready_is_unhealthy_not_warming_up():
+    world = sglang_world()
+    end = ready(world)
+    world.at(end + 60, health=503)
+
+    assert drive(world, *SGLANG, until=end + 70).names[-2:] == ["ready", "unhealthy"]
+
+
+def test_503_while_tokens_flow_is_a_long_batch():
+    world = sglang_world()
+    end = ready(world)
+    world.at(end, counters=counted(10, (), since=0))
+    world.at(end + 60, health=503)
+    run = drive(world, *SGLANG, until=end + 70)
+
+    assert run.last.state is StateName.READY
+    assert any("tokens flow" in warning for warning in run.last.warnings)
+
+
+def test_health_that_blocks_after_ready_is_unhealthy():
+    world = sglang_world()
+    end = ready(world)
+    world.at(end + 60, health="timeout")
+
+    assert drive(world, *SGLANG, until=end + 70).last.state is StateName.UNHEALTHY
+
+
+def test_a_url_where_nobody_listens_is_unreachable_not_starting():
+    world = World()
+    world.at(0, port="refused", health="refused")
+
+    assert drive(world, *VLLM, until=30, with_stacks=False, has_log=False).names == ["unreachable"]
+
+
+def test_a_url_that_was_ready_and_refuses_is_unreachable():
+    world = World()
+    world.at(0, port="open", health=200)
+    world.at(30, port="refused", health="refused")
+    run = drive(world, *VLLM, until=40, with_stacks=False, has_log=False)
+
+    assert run.names == ["ready", "unreachable"]
+
+
+def test_a_constant_200_of_sglang_is_pointed_out():
+    world = World()
+    world.at(0, port="open", health=Answer(code=200, elapsed_s=0.01))
+    run = drive(world, *SGLANG, until=5, with_stacks=False, has_log=False)
+
+    assert any("constant 200" in warning for warning in run.last.warnings)
+
+
+def test_falling_acceptance_raises_an_alarm():
+    """vllm#41838: accept length decays from 3.07 to 2.8 with traffic."""
+    world = World()
+
+    def decaying(second: float) -> CounterFacts:
+        early, late = min(second, 200) * 100, max(second - 200, 0) * 100
+        at_positions = (0.8 * early + 0.5 * late, 0.6 * early + 0.3 * late)
+        rounds = early + late
+        return CounterFacts(
+            generation_tokens=rounds, running=1, rounds=rounds, accepted_at=at_positions, mark=(rounds,)
+        )
+
+    world.at(0, port="open", health=200, counters=decaying)
+    run = drive(world, *VLLM, until=260, with_stacks=False, has_log=False)
+
+    assert not any("falling" in warning for warning in run.at(190).warnings)
+    assert any("falling" in warning for warning in run.last.warnings)
+
+
+def test_steady_acceptance_raises_none():
+    world = World()
+    world.at(0, port="open", health=200, counters=counted(100, (0.8, 0.6)))
+    run = drive(world, *VLLM, until=300, with_stacks=False, has_log=False)
+
+    assert not any("falling" in w for s in run.snapshots for w in s.warnings)
+
+
+def test_without_gpu_counters_it_is_said_once():
+    world = sglang_world()
+    world.at(0, missing=("no GPU counters: nvidia-ml-py is not installed",), gpus=None)
+    run = drive(world, *SGLANG, until=20)
+
+    assert [event.text for event in run.events if event.kind == "warning"] == [
+        "no GPU counters: nvidia-ml-py is not installed"
+    ]
+
+
+def test_a_python_that_dies_at_once_is_a_crash_with_its_argparse_error():
+    world = World()
+    world.process(0, 100, "python", cpu=0.5)
+    world.log(1, "usage: launch_server.py [-h]\nlaunch_server.py: error: unrecognized arguments: --spec 3\n")
+    world.at(2, exit=2)
+
+    assert drive(world, *SGLANG, until=10).last.cause.code == "flag-unknown"  # type: ignore[union-attr]
