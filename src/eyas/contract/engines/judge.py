@@ -185,9 +185,11 @@ def _parameter_entry(parameter: Parameter, filled: Mapping[str, str], loaded: Lo
     if not filled:
         return entry
     missing = [s for s, _ in parameter.shards if s not in filled] if "" not in filled else []
+    if missing and parameter.initial == "zeros":
+        # a bias that is not there is a bias of zero
+        return replace(entry, state="filled", remark=f"no tensor for {', '.join(missing)}: zeros")
     if missing:
-        held = "zeros" if parameter.initial == "zeros" else "what memory held"
-        return replace(entry, state="partly", remark=f"{', '.join(missing)} missing: {held}")
+        return replace(entry, state="partly", remark=f"{', '.join(missing)} missing: what memory held")
     if any(name in loaded.padded for name in filled.values()):
         return replace(entry, state="partly", remark="the rest is zeros")
     return replace(entry, state="filled")

@@ -35,6 +35,7 @@ class LoadRules:
         reads_residual / reads_feedback: honours norm_before_residual / norm_output.
         qkv_bias: builds q/k/v biases when attention_bias is set; o_bias_keys: config keys that give o_proj a bias.
         fc_bias_key: config key that gives fc a bias, None = never has one. mlp_bias_key: likewise for gate, up, down.
+        bias_start: what a bias holds that no tensor fills.
         qk_norm: builds q_norm / k_norm.
         ties_head: `tie_word_embeddings` makes the head the (target's) embedding.
         needs_draft_vocab_key: a missing draft_vocab_size is a crash.
@@ -75,6 +76,7 @@ class LoadRules:
     o_bias_keys: tuple[str, ...] = ()
     fc_bias_key: str | None = None
     mlp_bias_key: str | None = None
+    bias_start: Literal["zeros", "uninitialised"]
     qk_norm: bool = False
     ties_head: bool
     needs_draft_vocab_key: bool

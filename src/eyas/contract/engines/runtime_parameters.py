@@ -151,9 +151,13 @@ def _mlp(rules: LoadRules, config: SeenConfig, at: str, hidden: int, inner: int)
     if rules.mlp_bias_key and config.get(rules.mlp_bias_key):
         found += [
             Parameter(
-                name=f"{at}.mlp.gate_up_proj.bias", shape=(2 * inner,), initial="zeros", fit="rows", shards=shards
+                name=f"{at}.mlp.gate_up_proj.bias",
+                shape=(2 * inner,),
+                initial=rules.bias_start,
+                fit="rows",
+                shards=shards,
             ),
-            Parameter(name=f"{at}.mlp.down_proj.bias", shape=(hidden,), initial="zeros"),
+            Parameter(name=f"{at}.mlp.down_proj.bias", shape=(hidden,), initial=rules.bias_start),
         ]
     return found
 
@@ -180,10 +184,12 @@ def _attention(rules: LoadRules, config: SeenConfig, at: str, input_width: int) 
     ]
     if rules.qkv_bias and config.get("attention_bias"):
         found.append(
-            Parameter(name=f"{at}.qkv_proj.bias", shape=(q + 2 * kv,), initial="zeros", fit="rows", shards=shards)
+            Parameter(
+                name=f"{at}.qkv_proj.bias", shape=(q + 2 * kv,), initial=rules.bias_start, fit="rows", shards=shards
+            )
         )
     if any(config.get(key) for key in rules.o_bias_keys):
-        found.append(Parameter(name=f"{at}.o_proj.bias", shape=(config.size("hidden_size"),), initial="zeros"))
+        found.append(Parameter(name=f"{at}.o_proj.bias", shape=(config.size("hidden_size"),), initial=rules.bias_start))
     if rules.qk_norm:
         found += [_norm(f"{at}.{n}_norm.weight", config.head_dim) for n in "qk"]
     return found

@@ -101,9 +101,9 @@ def _select_vllm(engine: EngineVersion, config: Mapping[str, Any], where: str, a
             "neither vLLM's registry nor transformers knows the config class",
             'write "model_type": "llama"',
         )
-    name = _architecture(config) or {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}.get(model_type)
+    name = _architecture(config)
     if name is None:
-        why = "vLLM infers a class only from model types it knows a causal model for"
+        why = "vLLM falls back to the base model's name (Eagle3LlamaModel), which is not registered"
         do = 'write "architectures": ["LlamaForCausalLMEagle3"]'
         return _refused("draft-class-unknown", "config.json has no architectures", where, why, do)
     prefix = "Eagle3" if algorithm == "EAGLE3" else "Eagle"

@@ -52,6 +52,7 @@ _LLAMA_025 = LoadRules(
     qkv_bias=True,
     o_bias_keys=("attention_bias", "bias"),
     mlp_bias_key="mlp_bias",
+    bias_start="uninitialised",
     ties_head=False,
     needs_draft_vocab_key=False,
     head_absent="target",

