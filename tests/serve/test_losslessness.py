@@ -52,7 +52,7 @@ def test_a_near_tie_is_numerics_not_a_fault(engine: str):
     assert (divergence.position, divergence.expected, divergence.got) == (7, 107, 999)
     assert divergence.is_near_tie
     assert not found.is_broken
-    assert "near-tie" in str(found)
+    assert "1 near-ties of the target (numerics, no fault)" in str(found)
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])
@@ -61,7 +61,14 @@ def test_an_answer_that_the_target_itself_would_not_give_is_a_fault(engine: str)
 
     assert found.is_broken
     assert found.divergences[0].gap_nats == pytest.approx(-5.99)
-    assert "prefers the expected one" in str(found)
+    assert "1 that the served target itself would not give" in str(found)
+
+
+def test_an_answer_that_is_no_likely_token_at_all_is_a_fault_whatever_was_expected():
+    found = compare(diverging("vllm", {5: -0.1, 6: -3.0}), WANTED)
+
+    assert found.is_broken
+    assert found.divergences[0].regret_nats == pytest.approx(2.9)
 
 
 def test_an_expectation_from_another_target_is_told_from_a_fault():
@@ -85,7 +92,7 @@ def test_an_answer_that_ends_early_is_a_difference_that_cannot_be_weighed():
 
     assert found.divergences[0].position == 10
     assert found.divergences[0].gap_nats is None
-    assert "could not be asked" in str(found)
+    assert "1 that could not be weighed" in str(found)
 
 
 @given(st.lists(st.integers(0, 3)), st.lists(st.integers(0, 3)))

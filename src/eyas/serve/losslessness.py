@@ -43,8 +43,9 @@ class Divergence:
     Attributes:
         row: index in the file, from 0. position: index in the answer, from 0.
         expected, got: token ids; None = the answer had ended.
-        gap_nats: log-probability of `got` minus that of `expected` by the target after the agreed prefix; positive when
-            the target now prefers `got`. None = could not be asked.
+        gap_nats: log-probability of `got` minus that of `expected`, by the served target after the agreed prefix.
+        regret_nats: log-probability of its best token minus that of `got`, >= 0. Both None = could not be asked; tokens
+            outside the listed ones count as the least of them.
     """
 
     row: int
@@ -52,21 +53,22 @@ class Divergence:
     expected: int | None
     got: int | None
     gap_nats: float | None
-
-    @property
-    def is_near_tie(self) -> bool | None:
-        """Whether the target finds both tokens nearly as good; None = not known."""
-        return None if self.gap_nats is None else abs(self.gap_nats) < NEAR_TIE_NATS
-
-    @property
-    def is_targets_choice(self) -> bool:
-        """The served target prefers what was answered: the expectation comes from another precision or target."""
-        return self.gap_nats is not None and self.gap_nats >= NEAR_TIE_NATS
+    regret_nats: float | None
 
     @property
     def is_wrong(self) -> bool:
-        """The target clearly prefers the expected token: speculation changed the answer."""
-        return self.gap_nats is not None and self.gap_nats <= -NEAR_TIE_NATS
+        """The served target itself would not have said `got`: speculation changed the answer."""
+        return self.regret_nats is not None and self.regret_nats >= NEAR_TIE_NATS
+
+    @property
+    def is_near_tie(self) -> bool:
+        """The served target finds both tokens nearly as good: numerics."""
+        return self.gap_nats is not None and abs(self.gap_nats) < NEAR_TIE_NATS and not self.is_wrong
+
+    @property
+    def is_targets_choice(self) -> bool:
+        """The served target says `got` and not `expected`: the expectation comes from another target or precision."""
+        return self.gap_nats is not None and self.gap_nats >= NEAR_TIE_NATS and not self.is_wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +100,15 @@ class Losslessness:
         )
         if not self.divergences:
             return head
-        first = min(self.divergences, key=lambda d: d.position)
-        return f"{head}; first divergence: {_describe(first)}" + (f"; {self.note}" if self.note else "")
+        kinds = {
+            "near-ties of the target (numerics, no fault)": [d for d in self.divergences if d.is_near_tie],
+            "that the served target itself would not give": [d for d in self.divergences if d.is_wrong],
+            "where the expectation is another target's": [d for d in self.divergences if d.is_targets_choice],
+            "that could not be weighed": [d for d in self.divergences if d.regret_nats is None],
+        }
+        counted = ", ".join(f"{len(found)} {words}" for words, found in kinds.items() if found)
+        worst = min(self.divergences, key=lambda d: (not d.is_wrong, d.position))
+        return f"{head}; differences: {counted}; e.g. {_describe(worst)}"
 
 
 def read_expected(path: Path, *, limit: int = 8) -> tuple[ExpectedAnswer, ...]:
@@ -142,8 +151,10 @@ def compare_answers(
         wanted = want.response_ids[place] if place < length else None
         got = answer.output_ids[place] if place < len(answer.output_ids) else None
         prefix = (*want.prompt_ids, *want.response_ids[:place])
-        gap = _gap(http, address, prefix, wanted, got)
-        divergences.append(Divergence(row=row, position=place, expected=wanted, got=got, gap_nats=gap))
+        gap, regret = _weigh(http, address, prefix, wanted, got)
+        divergences.append(
+            Divergence(row=row, position=place, expected=wanted, got=got, gap_nats=gap, regret_nats=regret)
+        )
     return Losslessness(num_compared=compared, num_equal=equal, num_tokens=agreed, divergences=tuple(divergences))
 
 
@@ -180,19 +191,17 @@ def next_token_logprobs(http: "httpx.Client", address: ServerAddress, prefix: Se
     return _sglang_logprobs(answer) if native else _openai_logprobs(answer)
 
 
-def _gap(
+def _weigh(
     http: "httpx.Client", address: ServerAddress, prefix: Sequence[int], expected: int | None, got: int | None
-) -> float | None:
+) -> tuple[float | None, float | None]:
+    """Gap and regret of a divergence; None where an answer ended or the server gives no log-probabilities."""
     if expected is None or got is None:
-        return None
+        return None, None
     top = next_token_logprobs(http, address, prefix)
     if not top:
-        return None
-    # A token outside the listed ones is at most as likely as the least of them.
+        return None, None
     floor = min(top.values())
-    if expected not in top and got not in top:
-        return None
-    return top.get(got, floor) - top.get(expected, floor)
+    return top.get(got, floor) - top.get(expected, floor), max(top.values()) - top.get(got, floor)
 
 
 def _sglang_logprobs(answer: Mapping[str, Any]) -> dict[int, float]:
@@ -208,14 +217,11 @@ def _openai_logprobs(answer: Mapping[str, Any]) -> dict[int, float]:
 
 
 def _describe(divergence: Divergence) -> str:
-    words = f"row {divergence.row}, token {divergence.position}: {divergence.expected} expected, {divergence.got} got"
-    if divergence.gap_nats is None:
-        return f"{words} (the target's own preference could not be asked)"
-    if divergence.is_near_tie:
-        return f"{words} (a near-tie of the target: {divergence.gap_nats:+.2f} nats; numerics, not a fault)"
-    if divergence.is_wrong:
-        return f"{words} (the served target itself prefers the expected one by {-divergence.gap_nats:.2f} nats)"
-    return f"{words} (the served target prefers it by {divergence.gap_nats:.2f} nats: another target or precision)"
+    place = f"row {divergence.row}, token {divergence.position}"
+    words = f"{place}: {divergence.expected} expected, {divergence.got} got"
+    if divergence.gap_nats is None or divergence.regret_nats is None:
+        return words
+    return f"{words} (gap {divergence.gap_nats:+.2f} nats, {divergence.regret_nats:.2f} below the target's best)"
 
 
 def _row(value: Any) -> ExpectedAnswer:

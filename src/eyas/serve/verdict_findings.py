@@ -88,6 +88,15 @@ def verdict_findings(
             + ("; they are left out of the figures" if left_out else ", and it is counted"),
             "trust the accept length only on your own prompts: eyas bench",
         )
+    if any(d.is_targets_choice for d in losslessness.divergences):
+        yield _finding(
+            "expected-answers-of-another-target",
+            "warning",
+            "the served target itself would not give some expected answers",
+            "--expect",
+            "they come from another target, precision or chat form: the comparison says little",
+            "make the rows with this very target",
+        )
     if losslessness.is_broken:
         yield _finding(
             "answers-differ",
