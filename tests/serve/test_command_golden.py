@@ -172,3 +172,12 @@ def test_the_shell_text_can_be_pasted_and_hides_secrets():
     assert text.splitlines()[:3] == ["HF_TOKEN='(redacted)' \\", "NCCL_DEBUG=INFO \\", "NCCL_SOCKET_IFNAME='eth 0' \\"]
     assert '  --speculative-config \'{"method": "eagle3",' in text
     assert "hf_secret" not in text
+
+
+def test_a_flag_that_the_launch_needs_but_the_version_lacks_is_said_before_anything_starts():
+    given = recipe("sglang", "0.5.23")
+    poorer = replace(given, known=replace(given.known, names=given.known.names - {"--enable-metrics"}))
+
+    (finding,) = sglang_command(poorer).findings
+
+    assert (finding.code, finding.severity) == ("flag-missing", "error")

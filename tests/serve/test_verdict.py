@@ -189,3 +189,12 @@ def test_a_forced_launch_is_remembered():
     verdict = verdict_on(Script(accepted=(0,)), VerdictContext(forced=("tensor-dropped",)))
 
     assert "--force tensor-dropped" in verdict.words
+
+
+def test_expected_answers_of_another_target_are_told_from_a_fault():
+    expected = (ExpectedAnswer(prompt_ids=(1,), response_ids=tuple(range(50, 70))),)
+    script = Script(top_logprobs={100: -0.01, 50: -6.0})
+    verdict = verdict_on(script, VerdictContext(expected=expected))
+
+    assert [f.code for f in verdict.findings] == ["expected-answers-of-another-target"]
+    assert verdict.ok

@@ -3,7 +3,8 @@
 A plan with `refused` findings is not started. Nothing here starts a server.
 """
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,16 @@ def ledger_words(ledger: Ledger | None) -> str:
         return ""
     if ledger.is_healthy:
         return f"{ledger.engine.label} serves this draft as it was trained"
-    return f"{ledger.engine.label}: " + "; ".join(dict.fromkeys(r.what for r in ledger.reasons))
+    reasons = [r.what for r in ledger.reasons]
+    if ledger.dropped:
+        reasons.insert(0, f"{len(ledger.dropped)} tensors are dropped ({_pattern(ledger.dropped)})")
+    return f"{ledger.engine.label}: " + "; ".join(dict.fromkeys(reasons))
+
+
+def _pattern(names: Sequence[str]) -> str:
+    """ "layers.0.*" for many names with a common beginning, else the first two."""
+    common = os.path.commonprefix(list(names)).rpartition(".")[0]
+    return f"{common}.*" if common and len(names) > 1 else ", ".join(names[:2]) + (" ..." if len(names) > 2 else "")
 
 
 def _engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[InstalledEngine | None, EngineVersion]:
