@@ -3,7 +3,6 @@
 A plan with `refused` findings is not started. Nothing here starts a server.
 """
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -191,8 +190,14 @@ def ledger_words(ledger: Ledger | None) -> str:
 
 def _pattern(names: Sequence[str]) -> str:
     """ "layers.0.*" for many names with a common beginning, else the first two."""
-    common = os.path.commonprefix(list(names)).rpartition(".")[0]
-    return f"{common}.*" if common and len(names) > 1 else ", ".join(names[:2]) + (" ..." if len(names) > 2 else "")
+    common: list[str] = []
+    for parts in zip(*(name.split(".")[:-1] for name in names), strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    if common and len(names) > 1:
+        return f"{'.'.join(common)}.*"
+    return ", ".join(names[:2]) + (" ..." if len(names) > 2 else "")
 
 
 def _engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[InstalledEngine | None, EngineVersion]:
