@@ -1,8 +1,8 @@
 import pytest
-from byte_tokenizer import CHATML, SPECIALS, THINKING, byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from byte_tokenizer import CHATML, SPECIALS, THINKING, byte_tokenizer
 from eyas.data.chat_template import ChatTemplate, Segment, TemplateFailed, TemplateRewritesAnswer, TemplateUnstable
 from eyas.data.conversation import Conversation
 

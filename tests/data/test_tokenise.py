@@ -1,11 +1,11 @@
 import pytest
-from byte_tokenizer import byte_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_tokenizer import tiny_tokenizer
 
+from byte_tokenizer import byte_tokenizer
 from eyas.data.chat_template import Segment
 from eyas.data.tokenise import TokenRow, TokensNotText, tokenise
+from tiny_tokenizer import tiny_tokenizer
 
 
 def test_the_mask_changes_exactly_at_the_seams():

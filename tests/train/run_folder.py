@@ -1,0 +1,23 @@
+"""A tiny target and rows for it on disk, for tests of whole runs."""
+
+import json
+from pathlib import Path
+
+from byte_tokenizer import save_target_with
+from eyas.data.prepare import PrepareConfig, prepare
+from eyas.talk import Silent
+
+ANSWERS = ["A hawk flies.", "Two and two is four.", "Yes, it does.", "No rain today.", "Read the page again."]
+
+
+def make_run_folder(folder: Path) -> tuple[Path, Path]:
+    """Folders of the target and of the rows."""
+    target = save_target_with(folder / "target")
+    data = folder / "data.jsonl"
+    records = [
+        {"messages": [{"role": "user", "content": f"Question {i}?"}, {"role": "assistant", "content": answer}]}
+        for i, answer in enumerate(ANSWERS * 4)
+    ]
+    data.write_text("".join(json.dumps(record) + "\n" for record in records))
+    prepare(target, [data], folder / "rows", PrepareConfig(), Silent())
+    return target, folder / "rows"

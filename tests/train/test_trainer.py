@@ -1,0 +1,177 @@
+import copy
+import dataclasses
+
+import pytest
+import torch
+from plain_trainer import train_plainly
+
+from eyas.data.tokenise import TokenRow
+from eyas.models.draft import Eagle3Draft
+from eyas.models.target import Target
+from eyas.train.config import TrainConfig
+from eyas.train.initialise import initialise
+from eyas.train.optimiser import TrainingDiverged
+from eyas.train.schedule import lr_share
+from eyas.train.teacher import make_teacher
+from eyas.train.trainer import Trainer, micro_batches, padded
+from tiny_draft import tiny_spec
+from tiny_target import tiny_target
+
+V, D, STEPS = 64, 24, 4
+# The plain loop sums row by row and the trainer in batches: fp32 rounding is all that may differ.
+CLOSE = {"rel": 2e-5, "abs": 2e-5}
+
+
+def rows_of(*lengths: int, seed: int = 0) -> list[TokenRow]:
+    """Random rows; about two thirds of the tokens supervised, in stretches, as in a conversation."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for length in lengths:
+        ids = torch.randint(3, V, (length,), generator=generator).tolist()
+        flags = (torch.arange(length) % 9 >= 3).tolist()
+        rows.append(TokenRow(tuple(ids), tuple(flags)))
+    return rows
+
+
+def tiny(draft_vocab_size: int = D) -> tuple[Eagle3Draft, Target]:
+    target = Target(tiny_target("llama", seed=3))
+    spec = tiny_spec(
+        target_hidden_size=32,
+        vocab_size=V,
+        draft_vocab_size=draft_vocab_size,
+        embedding="target",
+        aux_boundaries=(1, 2, 3),
+    )
+    draft = Eagle3Draft(spec, target_embedding=target.parts.embedding)
+    if draft.spec.has_vocab_map:
+        draft.set_vocab_map(torch.arange(0, V, 2)[:draft_vocab_size])
+    initialise(draft, target, seed=0)
+    return draft, target
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [10_000, 20])
+def test_the_trainer_agrees_step_by_step_with_a_plain_loop(micro_batch_tokens):
+    draft, target = tiny()
+    plain_draft = copy.deepcopy(draft)
+    config = TrainConfig(ttt_steps=STEPS, micro_batch_tokens=micro_batch_tokens)
+    batches = [rows_of(17, 11, seed=1), rows_of(13, seed=2), rows_of(9, 19, 12, seed=3)]
+    trainer = Trainer(draft, target, config, lr=5e-3, num_steps=3)
+    outcomes = [trainer.train_step(rows, step) for step, rows in enumerate(batches)]
+    plain = train_plainly(
+        plain_draft,
+        target.model,
+        [[(torch.tensor(r.token_ids), r.is_supervised) for r in rows] for rows in batches],
+        num_steps=STEPS,
+        decay=config.step_decay,
+        lrs=[5e-3 * lr_share(step, 3, config) for step in range(3)],
+        clip=config.grad_clip,
+    )
+
+    for outcome, (loss, accuracy, norm) in zip(outcomes, plain, strict=True):
+        assert outcome.loss == pytest.approx(loss, **CLOSE)
+        assert outcome.counts.as_record()["accuracy"] == pytest.approx(accuracy)
+        assert outcome.grad_norm == pytest.approx(norm, **CLOSE)
+    for (name, mine), theirs in zip(draft.named_parameters(), plain_draft.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_one_batch_overfit_drives_step_0_accuracy_to_one():
+    draft, target = tiny(draft_vocab_size=V)
+    rows = rows_of(24, 24)
+    trainer = Trainer(draft, target, TrainConfig(ttt_steps=3, schedule="constant"), lr=1e-2, num_steps=150)
+    outcomes = [trainer.train_step(rows, step) for step in range(150)]
+
+    assert outcomes[0].counts.as_record()["accuracy"][0] < 0.3
+    last = outcomes[-1].counts.as_record()
+    assert last["accuracy"][0] == 1.0
+    assert last["joint"][0] == 1.0
+    assert outcomes[-1].loss < 0.2 * outcomes[0].loss
+
+
+def test_a_token_outside_the_draft_vocabulary_counts_as_wrong_and_carries_no_loss():
+    draft, target = tiny()
+    rows = rows_of(30)
+    ids, flags = padded(rows, torch.device("cpu"))
+    teacher = make_teacher(target, target.forward(ids).last, flags, draft)
+    is_outside = teacher.argmax_draft < 0
+    assert 0 < int(is_outside.sum()) < len(is_outside), "the case is in the data"
+    counts = Trainer(draft, target, TrainConfig(ttt_steps=1), lr=1e-3, num_steps=1).train_step(rows, 0).counts
+    # token 1 is nobody's second next token: the first counted position is t = 0 with token 2
+    first = int(flags[0, 1])
+
+    assert int(counts.num_targets[0]) == len(is_outside) - first
+    assert int(counts.num_in_vocab[0]) == int((~is_outside[first:]).sum())
+    assert int(counts.num_right[0]) <= int(counts.num_in_vocab[0])
+
+
+def test_the_teacher_is_the_target_restricted_and_renormalised():
+    draft, target = tiny()
+    ids, flags = padded(rows_of(15, 8), torch.device("cpu"))
+    teacher = make_teacher(target, target.forward(ids).last, flags, draft)
+    logits = target.model(ids).logits
+    offered = torch.arange(D) + draft.d2t
+
+    for b in range(2):
+        for u in range(15):
+            wanted = u + 1 < 15 and bool(flags[b, u + 1])
+            n = int(teacher.index[b, u])
+            assert (n >= 0) == wanted
+            if wanted:
+                torch.testing.assert_close(
+                    teacher.log_probs[n], logits[b, u][offered].log_softmax(-1), atol=1e-5, rtol=0
+                )
+                mass = logits[b, u].softmax(-1)[offered].sum().log()
+                torch.testing.assert_close(teacher.log_mass[n], mass, atol=1e-5, rtol=1e-5)
+                assert int(teacher.argmax_ids[n]) == int(logits[b, u].argmax())
+
+
+def test_padding_and_batch_mates_change_nothing():
+    draft, target = tiny()
+    config = TrainConfig(ttt_steps=STEPS)
+
+    def learn(together: bool) -> tuple[float, torch.Tensor]:
+        mine = copy.deepcopy(draft)
+        most = 10_000 if together else 1
+        trainer = Trainer(mine, target, dataclasses.replace(config, micro_batch_tokens=most), lr=1e-3, num_steps=1)
+        outcome = trainer.train_step(rows_of(21, 6, 13), 0)
+        return outcome.loss, mine.fc.weight.grad
+
+    (loss, grad), (alone_loss, alone_grad) = learn(True), learn(False)
+    assert loss == pytest.approx(alone_loss, **CLOSE)
+    torch.testing.assert_close(grad, alone_grad, rtol=1e-3, atol=1e-6)
+
+
+def test_rows_too_short_for_any_step_carry_nothing():
+    draft, target = tiny()
+    trainer = Trainer(draft, target, TrainConfig(ttt_steps=STEPS), lr=1e-3, num_steps=1)
+    outcome = trainer.train_step([TokenRow((5, 6, 7), (False, False, True)), TokenRow((5,), (True,))], 0)
+    assert outcome.counts.num_targets.tolist() == [1, 0, 0, 0]
+
+
+def test_a_nan_is_named_and_leaves_the_weights_alone():
+    draft, target = tiny()
+    trainer = Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=2)
+    before = {name: p.detach().clone() for name, p in draft.named_parameters()}
+    draft.fc.weight.register_hook(lambda grad: grad * float("nan"))
+
+    with pytest.raises(TrainingDiverged) as caught:
+        trainer.train_step(rows_of(20), 1)
+
+    assert caught.value.what == "the gradient of fc.weight is not a finite number"
+    assert caught.value.where == "optimiser step 2"
+    for name, parameter in draft.named_parameters():
+        assert torch.equal(parameter, before[name]), name
+
+
+def test_target_and_shared_embedding_are_not_trained():
+    draft, target = tiny()
+    before = [p.clone() for p in target.model.parameters()]
+    Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-1, num_steps=1).train_step(rows_of(20), 0)
+    assert all(torch.equal(a, b) for a, b in zip(before, target.model.parameters(), strict=True))
+    assert not any("embed" in name for name, _ in draft.named_parameters())
+
+
+def test_micro_batches_keep_order_and_size():
+    rows = rows_of(5, 4, 9, 2, 2)
+    assert [len(part) for part in micro_batches(rows, 10)] == [2, 1, 2]
+    assert [row for part in micro_batches(rows, 10) for row in part] == rows
