@@ -4,6 +4,7 @@ import json
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,15 @@ from eyas.serve.canary_run import CanaryOptions
 from eyas.serve.command_sglang import sglang_command
 from eyas.serve.command_vllm import vllm_command
 from eyas.serve.environment import server_environment
+from eyas.serve.experiments import for_stall, spec_config_of
 from eyas.serve.installed import find_engine
-from eyas.serve.launch import PortBusy, flags_of, launch
+from eyas.serve.launch import PortBusy, flags_of, launch, launch_with_retries
 from eyas.serve.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch_plan import LaunchPlan, LaunchRequest
 from eyas.serve.live_view import PlainView
 from eyas.serve.memory_estimate import estimate_memory
 from eyas.serve.serve_options import ServeOptions
-from eyas.serve.state import Experiment, StateName
+from eyas.serve.state import Experiment, Snapshot, Stall, StateName
 from eyas.serve.stop import Interrupts
 from stub_engine import make_site
 
@@ -235,3 +237,69 @@ def test_an_experiments_flags_are_words_for_the_engine():
     plain = Experiment(id="sglang-graphs-off", title="x", add_flags=("--disable-cuda-graph",))
 
     assert flags_of(plain) == ("--disable-cuda-graph",)
+
+
+def stalled(*experiments: str) -> Snapshot:
+    tries = tuple(Experiment(id=name, title=name, add_flags=(f"--{name}",)) for name in experiments)
+    stall = Stall(kind="graph-capture", what="stands still", experiments=tries)
+    return Snapshot(
+        at=0.0, elapsed_s=1.0, engine="vllm", version="0.25.1", state=StateName.STALLED, reason="r", stall=stall
+    )
+
+
+def ready() -> Snapshot:
+    return Snapshot(at=0.0, elapsed_s=1.0, engine="vllm", version="0.25.1", state=StateName.READY, reason="r")
+
+
+def retried(tmp_path: Path, snapshots: list[Snapshot]) -> tuple[list[LaunchOutcome], list[tuple[str, ...]], list[str]]:
+    """Outcomes, the flags that each retry was planned with, and what was said, when launches end like this."""
+    plan = plan_of(tmp_path, "vllm")
+    settings = LaunchSettings(runs=tmp_path / "runs", cache=tmp_path / "cache")
+    planned: list[tuple[str, ...]] = []
+    said: list[str] = []
+    left = iter(snapshots)
+
+    def replan(words: tuple[str, ...], variables: Mapping[str, str]) -> LaunchPlan:
+        planned.append(words)
+        return plan
+
+    def start(*_: object, experiment: Experiment | None = None) -> LaunchOutcome:
+        return LaunchOutcome(
+            folder=tmp_path, snapshot=next(left), ready_s=None, verdict=None, stopped=None, experiment=experiment
+        )
+
+    outcomes = launch_with_retries(plan, settings, Lines().view, Interrupts(), replan, said.append, start=start)
+    return outcomes, planned, said
+
+
+def test_a_stall_is_retried_with_one_thing_changed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("eyas.serve.launch.flags_of", lambda experiment: experiment.add_flags)
+
+    outcomes, planned, said = retried(tmp_path, [stalled("a", "b", "c"), stalled("x"), ready()])
+
+    assert planned == [("--a",), ("--b",)]
+    assert [o.experiment.id if o.experiment else None for o in outcomes] == [None, "a", "b"]
+    assert outcomes[-1].exit_code == 0
+    assert len(said) == 2
+
+
+def test_retries_end_after_three_or_when_nothing_is_left_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("eyas.serve.launch.flags_of", lambda experiment: experiment.add_flags)
+
+    many = retried(tmp_path / "1", [stalled("a", "b", "c", "d"), *[stalled()] * 3])
+    few = retried(tmp_path / "2", [stalled("a"), stalled()])
+    none = retried(tmp_path / "3", [ready()])
+
+    assert [len(many[0]), len(few[0]), len(none[0])] == [4, 2, 1]
+    assert many[0][-1].exit_code == 1
+
+
+def test_keys_for_vllms_speculative_config_are_merged_by_its_command():
+    (experiment, *_) = [e for e in for_stall("graph-capture", "draft", "vllm", "0.33.0") if spec_config_of(e)]
+
+    words = flags_of(experiment)
+
+    assert words[-2] == "--speculative-config"
+    merged = vllm_command(recipe("vllm", "0.33.0", *words))
+    assert merged.findings == ()
+    assert merged.argv.count("--speculative-config") == 1

@@ -26,7 +26,7 @@ from eyas.serve.probes import live_probes
 from eyas.serve.run_folder import RunFolder
 from eyas.serve.running_server import RunningServer
 from eyas.serve.stacks import LiveStackTaker
-from eyas.serve.state import Experiment, Snapshot, StateName
+from eyas.serve.state import Experiment, Snapshot, Stall, StateName
 from eyas.serve.stop import Interrupts, StopOutcome, stop
 from eyas.serve.subject import Subject
 from eyas.serve.supervisor import Supervisor
@@ -98,18 +98,22 @@ def launch_with_retries(
     interrupts: Interrupts,
     replan: Callable[[tuple[str, ...], Mapping[str, str]], LaunchPlan],
     say: Callable[[str], None],
+    *,
+    start: Callable[..., LaunchOutcome] = launch,
 ) -> list[LaunchOutcome]:
     """Launch; when it stalls at start, try the proposed experiments one by one, each in its own run folder.
 
     Args:
         replan: the plan with further flags and variables.
         say: what is tried and what it tells.
+        start: `launch`, or what stands for it in a test.
     """
-    outcomes = [launch(plan, replace(settings, stop_after_verdict=True), view, interrupts)]
+    once = replace(settings, stop_after_verdict=True)
+    outcomes = [start(plan, once, view, interrupts)]
     tried: set[str] = set()
     while outcomes[-1].snapshot.state is StateName.STALLED and len(tried) < _MAX_EXPERIMENTS and not interrupts.asked():
         stall = outcomes[0].snapshot.stall
-        experiment = next((e for e in (stall.experiments if stall else ()) if e.id not in tried), None)
+        experiment = next((e for e in _changes(stall) if e.id not in tried), None)
         if experiment is None:
             break
         tried.add(experiment.id)
@@ -118,9 +122,7 @@ def launch_with_retries(
         if not changed.may_start:
             say(f"not tried: {changed.refused[0].what}")
             continue
-        outcomes.append(
-            launch(changed, replace(settings, stop_after_verdict=True), view, interrupts, experiment=experiment)
-        )
+        outcomes.append(start(changed, once, view, interrupts, experiment=experiment))
     return outcomes
 
 
@@ -129,6 +131,11 @@ def flags_of(experiment: Experiment) -> tuple[str, ...]:
     config = spec_config_of(experiment)
     words = tuple(w for w in experiment.add_flags if not w.startswith("(in "))
     return (*words, "--speculative-config", json.dumps(config)) if config else words
+
+
+def _changes(stall: Stall | None) -> tuple[Experiment, ...]:
+    """The experiments that change the launch (others are for a person to do)."""
+    return tuple(e for e in (stall.experiments if stall else ()) if e.add_flags or e.add_env)
 
 
 def _finish(run: RunningServer, snapshot: Snapshot, experiment: Experiment | None) -> LaunchOutcome:

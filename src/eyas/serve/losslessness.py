@@ -6,7 +6,9 @@ after the agreed prefix (one token, so no draft is involved): a small gap is a n
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,34 +130,68 @@ def read_expected(path: Path, *, limit: int = 8) -> tuple[ExpectedAnswer, ...]:
 
 
 def compare_answers(
-    http: "httpx.Client", address: ServerAddress, expected: Iterable[ExpectedAnswer], *, max_tokens: int = 128
+    http: "httpx.Client",
+    address: ServerAddress,
+    expected: Sequence[ExpectedAnswer],
+    *,
+    max_tokens: int = 128,
+    max_seconds: float = 120.0,
+    concurrency: int = 4,
 ) -> Losslessness:
     """Ask for each answer greedily and compare.
+
+    Args:
+        max_tokens: of each answer. max_seconds: no further answers are asked for after this long.
+        concurrency: answers at once.
 
     Raises:
         ServerUnreachable, ServerRefused: the server does not answer.
     """
+    end = time.monotonic() + max_seconds
     divergences: list[Divergence] = []
-    compared = equal = agreed = 0
-    for row, want in enumerate(expected):
-        length = min(len(want.response_ids), max_tokens)
-        answer = generate(http, address, want.prompt_ids, GenerationOptions(max_new_tokens=length))
-        if answer.output_ids is None:
-            return Losslessness(num_compared=0, num_equal=0, num_tokens=0, note="the server gives no token ids")
-        compared += 1
-        place = first_difference(want.response_ids[:length], answer.output_ids)
-        agreed += length if place is None else place
-        if place is None:
-            equal += 1
-            continue
-        wanted = want.response_ids[place] if place < length else None
-        got = answer.output_ids[place] if place < len(answer.output_ids) else None
-        prefix = (*want.prompt_ids, *want.response_ids[:place])
-        gap, regret = _weigh(http, address, prefix, wanted, got)
-        divergences.append(
-            Divergence(row=row, position=place, expected=wanted, got=got, gap_nats=gap, regret_nats=regret)
-        )
-    return Losslessness(num_compared=compared, num_equal=equal, num_tokens=agreed, divergences=tuple(divergences))
+    compared = agreed = 0
+    with ThreadPoolExecutor(concurrency) as pool:
+        for start in range(0, len(expected), concurrency):
+            if compared and time.monotonic() >= end:
+                break
+            batch = expected[start : start + concurrency]
+            answers = list(pool.map(lambda want: _ask(http, address, want, max_tokens), batch))
+            for row, (want, answer) in enumerate(zip(batch, answers, strict=True), start):
+                if answer is None:
+                    return Losslessness(num_compared=0, num_equal=0, num_tokens=0, note="the server gives no token ids")
+                compared += 1
+                length = min(len(want.response_ids), max_tokens)
+                place = first_difference(want.response_ids[:length], answer)
+                agreed += length if place is None else place
+                if place is not None:
+                    divergences.append(_divergence(http, address, row, want, answer, place))
+    return Losslessness(
+        num_compared=compared,
+        num_equal=compared - len(divergences),
+        num_tokens=agreed,
+        divergences=tuple(divergences),
+        note="" if compared == len(expected) else f"{len(expected) - compared} not asked for: the time was up",
+    )
+
+
+def _ask(http: "httpx.Client", address: ServerAddress, want: ExpectedAnswer, max_tokens: int) -> tuple[int, ...] | None:
+    length = min(len(want.response_ids), max_tokens)
+    return generate(http, address, want.prompt_ids, GenerationOptions(max_new_tokens=length)).output_ids
+
+
+def _divergence(
+    http: "httpx.Client",
+    address: ServerAddress,
+    row: int,
+    want: ExpectedAnswer,
+    answer: Sequence[int],
+    place: int,
+) -> Divergence:
+    wanted = want.response_ids[place] if place < len(want.response_ids) else None
+    got = answer[place] if place < len(answer) else None
+    prefix = (*want.prompt_ids, *want.response_ids[:place])
+    gap, regret = _weigh(http, address, prefix, wanted, got)
+    return Divergence(row=row, position=place, expected=wanted, got=got, gap_nats=gap, regret_nats=regret)
 
 
 def first_difference(expected: Sequence[int], got: Sequence[int]) -> int | None:
