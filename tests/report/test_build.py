@@ -1,0 +1,82 @@
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from run_documents import HOSTILE, write_run
+
+from eyas.cli.app import main
+from eyas.report.build import build_report
+from eyas.report.documents import NothingToReport, RunFolderMissing
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def test_every_document_of_a_run_is_on_the_page(tmp_path: Path):
+    page = build_report([write_run(tmp_path / "run")])
+
+    assert "Speculation wins: 1.52 times plain decoding." in page
+    for heading in (
+        "Speed: run/bench.json",
+        "Accept length",
+        "Training: run/draft/metrics.jsonl",
+        "Ledger: run/check.json",
+    ):
+        assert heading in page
+    assert "Start-up: run/timeline.json" in page
+    assert "silent-damage (fatal)" in page
+    assert len(page.encode()) < 1_000_000
+
+
+def test_hostile_text_of_a_run_stays_text(tmp_path: Path):
+    page = build_report([write_run(tmp_path / "run")])
+
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_a_damaged_file_is_named_on_the_page_and_the_rest_is_shown(tmp_path: Path):
+    run = write_run(tmp_path / "run")
+    (run / "torn.json").write_text('{"schema": "eyas.ev')
+
+    page = build_report([run])
+
+    assert "run/torn.json" in page
+    assert "JSONDecodeError" in page
+    assert "Accept length" in page
+
+
+def test_a_folder_without_documents_is_refused(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(NothingToReport):
+        build_report([tmp_path])
+    with pytest.raises(RunFolderMissing):
+        build_report([tmp_path / "nowhere"])
+
+
+def test_the_command_writes_the_page_and_says_its_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run, out = write_run(tmp_path / "run"), tmp_path / "page.html"
+
+    assert main(["report", str(run), "-o", str(out), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert document == {"schema": "eyas.report/1", "page": str(out), "bytes": out.stat().st_size}
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+def test_a_real_browser_shows_the_page_and_runs_nothing_from_it(tmp_path: Path):
+    page = tmp_path / "page.html"
+    page.write_text(build_report([write_run(tmp_path / "run")], title="The run"))
+    assert CHROMIUM is not None
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+        "--disable-component-update", "--disable-sync",
+        f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", page.as_uri(),
+    ]  # fmt: skip
+    dom = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+
+    assert "<title>The run</title>" in dom, "the hostile text did not rename the page"
+    assert HOSTILE.split("<script>")[0].replace("<", "&lt;").replace(">", "&gt;") in dom
+    assert dom.count("<svg") >= 6
+    assert dom.count('class="t d1"') >= 1
