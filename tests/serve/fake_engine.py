@@ -44,7 +44,7 @@ def main() -> int:
     if script.get("ignore_term"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     if "bind" in script:
         socket.socket().bind(("127.0.0.1", script["bind"]))
     if "fill" in script:

