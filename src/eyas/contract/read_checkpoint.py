@@ -10,7 +10,6 @@ from eyas.contract.int_map import check_map, int_map_of_bytes, map_kind
 from eyas.contract.json_file import read_json_object, unreadable
 from eyas.contract.safetensors_header import read_safetensors_header
 from eyas.contract.side_files import read_side_files
-from eyas.contract.torch_bin_header import read_torch_bin_header
 from eyas.contract.weight_files import WeightFiles, find_weight_files, safe_path
 from eyas.errors import EyasError
 
@@ -137,6 +136,8 @@ def _read_header(path: Path) -> tuple[Mapping[str, TensorInfo], Mapping[str, str
     if path.suffix == ".safetensors":
         header = read_safetensors_header(path)
         return header.tensors, header.metadata
+    from eyas.contract.torch_bin_header import read_torch_bin_header  # pickletools costs every start 15 ms
+
     return read_torch_bin_header(path), {}
 
 

@@ -6,6 +6,7 @@ Source: pickle protocol 2-5 (`pickletools`); `torch/_utils.py` (`_rebuild_tensor
 """
 
 import pickletools
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -99,8 +100,9 @@ def read_state_dict(data: bytes, where: str) -> dict[str, PickledTensor]:
     try:
         if len(data) > MAX_PICKLE_BYTES:
             raise _Malformed(f"it has {len(data)} bytes, the limit is {MAX_PICKLE_BYTES}")
-        value = _Machine(where).run(data)
-        return _flat_state_dict(value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # pickletools warns of escapes in strings that are refused anyway
+            return _flat_state_dict(_Machine(where).run(data))
     except _Malformed as error:
         raise _pickle_invalid(where, str(error)) from None
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError, RecursionError) as error:
