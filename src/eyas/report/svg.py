@@ -195,7 +195,7 @@ def _x_axis(frame: _Frame, ticks: Sequence[float], label: str) -> str:
 
 
 def _y_name(label: str) -> str:
-    return f'<text class="axis" x="4" y="10">{escape(label)}</text>'
+    return f'<text class="axis" x="{_LEFT}" y="9">{escape(label)}</text>'
 
 
 def _legend(entries: Sequence[tuple[str, int]]) -> str:
