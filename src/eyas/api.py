@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from eyas.records.eval_rows import read_eval_rows as read_eval_rows
     from eyas.replay.eval_config import EvalConfig as EvalConfig
     from eyas.replay.evaluate import evaluate as evaluate
+    from eyas.replay.evaluate import evaluate_on_probe as evaluate_on_probe
     from eyas.replay.replay import replay as replay
     from eyas.talk import Silent as Silent
     from eyas.talk import Talk as Talk
@@ -59,6 +60,7 @@ _HOMES = {
     "apply_conversion": "eyas.contract.conversion_apply",
     "check": "eyas.contract.check",
     "evaluate": "eyas.replay.evaluate",
+    "evaluate_on_probe": "eyas.replay.evaluate",
     "load_draft": "eyas.models.load_draft",
     "open_draft": "eyas.contract.open_draft",
     "open_engine": "eyas.engine.open_engine",

@@ -26,6 +26,8 @@ def made(tmp_path_factory) -> Path:
         hidden_size=32, target_hidden_size=32, vocab_size=64, draft_vocab_size=64, embedding="target", head="target"
     )
     save_draft(draft, root / "draft", target_spec=read_target(root / "target"))
+    own = tiny_draft(hidden_size=32, target_hidden_size=32, vocab_size=64, draft_vocab_size=60, embedding="target")
+    save_draft(own, root / "draft-own", target_spec=read_target(root / "target"))
     rows = []
     for i, first in enumerate((7, 9, 11)):
         text, _ = plain_loop(model, draft, [1, first], 1, 20)
@@ -148,3 +150,22 @@ def test_a_target_without_a_chat_template_cannot_be_asked(made, capsys, tmp_path
     ])  # fmt: skip
 
     assert (code, json.loads(capsys.readouterr().out)["code"]) == (2, "tokenizer-unusable")
+
+
+def test_a_pack_written_is_evaluated_without_a_target(made, capsys, tmp_path):
+    pack = str(tmp_path / "pack")
+    _, first, err = run(capsys, made, "--data", str(made / "rows.jsonl"), "--write-probe", pack)
+
+    code = main(["eval", str(made / "draft-own"), "--probe", pack, "--device", "cpu", "--json"])
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    assert "states at boundaries 1, 2, 3" in err
+    assert code == 0
+    assert document["data"]["fingerprint"] == first["data"]["fingerprint"]
+
+
+@pytest.mark.parametrize("more", [["--target", "t", "--probe", "p"], [], ["--probe", "p", "--data", "d"]])
+def test_one_source_of_states_is_wanted(made, capsys, more):
+    code = main(["eval", str(made / "draft"), *more, "--json"])
+
+    assert (code, json.loads(capsys.readouterr().out)["code"]) == (2, "eval-wants-one-source")

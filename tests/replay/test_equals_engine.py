@@ -81,6 +81,7 @@ def test_a_stop_token_ends_both_at_the_same_place(tmp_path):
 
 
 @pytest.mark.smollm2
+@pytest.mark.timeout(1200)
 def test_on_the_real_model_replay_counts_what_the_engine_counted_for_every_depth(smollm2_folder):
     chat = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
     sums = [1, 4093, 198, 1780, 314, 216, 34, 1232, 216, 35, 47, 2, 198, 1, 520, 9531, 198]

@@ -15,7 +15,8 @@ from eyas.replay.replay import replay
 from eyas.talk import Silent
 
 K = 5
-pytestmark = pytest.mark.smollm2
+# Half a minute of one core each; the limit is for machines that are busy.
+pytestmark = [pytest.mark.smollm2, pytest.mark.timeout(1200)]
 
 
 def draft_for(path, smollm2: Target, folder) -> Eagle3Draft:
@@ -31,7 +32,7 @@ def draft_for(path, smollm2: Target, folder) -> Eagle3Draft:
 def rounds_by_drafting(target: Target, draft: Eagle3Draft, row: EvalRow) -> list[int]:
     """The second loop: one sequence, one round at a time, a cache that is cut back and rebuilt from target states."""
     text, num_prompt = [*row.prompt_ids, *row.response_ids], len(row.prompt_ids)
-    hidden = target.model(torch.tensor([text]), output_hidden_states=True).hidden_states
+    hidden = target.model.base_model(torch.tensor([text]), output_hidden_states=True).hidden_states
     g = draft.fuse(torch.cat([hidden[b] for b in (2, 15, 27)], -1))
     cache, rounds, newest = draft.new_cache(), [], num_prompt
     while newest < len(text) - 1:

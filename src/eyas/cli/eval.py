@@ -1,7 +1,7 @@
 """`eyas eval`: parse, call, render."""
 
 import json as json_module
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,21 +9,34 @@ from cyclopts import Parameter
 
 from eyas import shipped
 from eyas.cli.output import JsonFlag, emit
-from eyas.cli.target_option import TargetName, target_folder
+from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
+from eyas.errors import EyasError
 from eyas.records.atomic import write_text
 from eyas.replay.eval_config import EvalConfig
 
 _DEFAULT = EvalConfig()
+TargetChoice = Annotated[
+    str | None,
+    Parameter(name="--target", help="A Hugging Face folder, a hub id (owner/name), or the alias smollm2-135m."),
+]
+
+
+class EvalWantsOneSource(EyasError):
+    """Neither a target nor a probe pack was named, or both, or data beside a pack."""
+
+    code = "eval-wants-one-source"
 
 
 def eval_(
     draft: Path,
     *,
-    target: TargetName,
+    target: TargetChoice = None,
+    probe: Path | None = None,
     data: Annotated[list[Path] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
     config: Annotated[EvalConfig, Parameter(name="*")] = _DEFAULT,
     save_rows: Path | None = None,
+    write_probe: Path | None = None,
     out: Path | None = None,
     json: JsonFlag = False,
 ) -> int:
@@ -36,25 +49,45 @@ def eval_(
     ----------
     draft
         Folder (or weight file) of the draft, in any format that eyas reads.
+    probe
+        A probe pack instead of target and data: the target's states over its own texts, made with --write-probe.
     data
         JSONL files: the target's own greedy answers as `prompt_ids` and `response_ids`, or prompts as `messages` or
         `turns`, which the target answers first. Default: the 16 rows that ship with eyas, written by smollm2-135m.
     save_rows
         Write the rows with the target's answers here (JSONL), so that the next run need not generate them.
+    write_probe
+        Write the target's states over these rows here: a later `--probe` needs no target.
     out
         Also write the JSON object to this file.
     """
-    from eyas.replay.evaluate import evaluate
+    from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
 
+    _check_sources(target, probe, [data, save_rows, write_probe])
     talk = Terminal()
-    folder = target_folder(target, talk)
-    if data is None:
-        talk.note(f"no --data: using the rows that ship with eyas, {shipped.eval_rows_path()}")
-    record = evaluate(draft, folder, data or [shipped.eval_rows_path()], config, talk, save_rows=save_rows)
+    if probe is not None:
+        record = evaluate_on_probe(draft, probe, config, talk)
+    else:
+        assert target is not None, "checked above"
+        folder = target_folder(target, talk)
+        if data is None:
+            talk.note(f"no --data: using the rows that ship with eyas, {shipped.eval_rows_path()}")
+        data = data or [shipped.eval_rows_path()]
+        record = evaluate(draft, folder, data, config, talk, Keep(rows=save_rows, probe=write_probe))
     document = record.as_document()
     if out is not None:
         write_text(out, json_module.dumps(document, indent=2, ensure_ascii=False) + "\n")
     return emit(document, render(document), json=json)
+
+
+def _check_sources(target: str | None, probe: Path | None, only_with_target: Sequence[object]) -> None:
+    if (target is None) == (probe is None) or (probe is not None and any(only_with_target)):
+        raise EvalWantsOneSource(
+            "where the target's states come from is not clear",
+            "eyas eval",
+            "it takes --target T (with --data, --save-rows, --write-probe), or --probe PACK alone",
+            "name one of the two",
+        )
 
 
 def render(document: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, DynamicCache, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -79,11 +80,11 @@ class Target:
                     model = AutoModelForCausalLM.from_pretrained(folder, **options)
                 except ValueError:  # a multimodal config: no causal class of its own
                     model = AutoModelForImageTextToText.from_pretrained(folder, **options)
-            except (OSError, ValueError, KeyError, ImportError) as error:
+            except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
                 raise TargetUnloadable(
                     f"cannot load the target {folder}",
                     str(folder),
-                    str(error).splitlines()[0],
+                    f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}",
                     "check the folder with `eyas header`, or upgrade transformers",
                 ) from error
         return cls(model.to(placement.device))

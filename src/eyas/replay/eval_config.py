@@ -27,6 +27,9 @@ class EvalConfig:
     max_new_tokens: int = 256
     """Longest answer, in tokens, where the data holds prompts only and the target has to answer them first."""
 
+    probe_neighbours: bool = False
+    """With --write-probe: also keep the target's states one layer below and above those the draft reads."""
+
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """In which target and draft compute. Lower than float32 may flip near-ties between tokens."""
 

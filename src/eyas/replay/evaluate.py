@@ -1,30 +1,42 @@
-"""`evaluate`: the stage behind `eyas eval`: load target and draft, answer what has no answer yet, replay, record."""
+"""The stage behind `eyas eval`: load, answer what has no answer yet, replay, record. With a target, or a probe pack."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from eyas.contract.target_spec import read_target
+from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
 from eyas.models.target import Target
-from eyas.models.target_folder import fingerprint_weights
-from eyas.records import fingerprint
-from eyas.records.eval_record import EvalRecord
+from eyas.records.eval_record import EvalRecord, RowResult
 from eyas.records.eval_rows import EvalPrompt, EvalRow, read_eval_rows, write_eval_rows
+from eyas.records.probe_pack import ProbeAbout
 from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig
-from eyas.replay.figures import figures_by_set, figures_of
-from eyas.replay.replay import replay
+from eyas.replay.eval_report import Replayed, about_target, record_of
+from eyas.replay.probe_pack import PackStates, make_probe, read_probe, write_probe
+from eyas.replay.replay import replay_states, required_boundaries
+from eyas.replay.states import LiveStates, States
 from eyas.talk import Talk
 
 _GPU_BATCH_TOKENS = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """What an evaluation leaves behind besides its record, so that the next one is cheaper.
+
+    Attributes:
+        rows: JSONL of the rows with the target's answers; None for none.
+        probe: probe pack of the target's states over them; None for none.
+    """
+
+    rows: Path | None = None
+    probe: Path | None = None
 
 
 def evaluate(
@@ -33,8 +45,7 @@ def evaluate(
     data: Sequence[Path],
     config: EvalConfig,
     talk: Talk,
-    *,
-    save_rows: Path | None = None,
+    keep: Keep | None = None,
 ) -> EvalRecord:
     """The draft's accept length on the target's own greedy text, by replay.
 
@@ -44,44 +55,15 @@ def evaluate(
         data: JSONL files (`records.eval_rows`), at least one.
         config: options.
         talk: progress, and what was defaulted or generated.
-        save_rows: also write the rows with their answers here, so that the next run need not generate them.
+        keep: what to write besides.
 
     Raises:
         what reading the draft, the target and the rows raises (docs/errors.md).
     """
-    started = time.monotonic()
-    placement = place(config.dtype, config.device)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    started, placement, keep = time.monotonic(), _prepare(config), keep or Keep()
     read = read_eval_rows(data, config.max_rows)
-    notes: list[str] = []
     target = Target.load(target_folder, placement)
-    draft = _load_draft(draft_path, target_folder, target, placement, talk)
-    if config.dtype != "float32":
-        notes.append(f"computed in {config.dtype}: near-ties between tokens may fall otherwise than in float32")
-    rows = _answered(read, target, target_folder, config, talk, notes)
-    if save_rows is not None:
-        write_eval_rows(rows, save_rows)
-    batch_tokens = config.batch_tokens or (1 if placement.device.type == "cpu" else _GPU_BATCH_TOKENS)
-    results = replay(target, draft, rows, config.num_draft_tokens, talk, batch_tokens=batch_tokens)
-    if single := sum(not result.accepted for result in results):
-        notes.append(f"{single} rows have a single recorded token: no round, and no part in any figure")
-    for note in notes:
-        talk.note(note)
-    return EvalRecord(
-        figures=figures_of(results, config.num_draft_tokens),
-        sets=figures_by_set(results, config.num_draft_tokens),
-        rows=results,
-        draft=_about_draft(draft_path, draft),
-        target=_about_target(target_folder),
-        data=_about_data(data, rows),
-        settings=_settings(config, placement, time.monotonic() - started),
-        notes=notes,
-    )
-
-
-def _load_draft(draft_path: Path, target_folder: Path, target: Target, placement: Placement, talk: Talk) -> Eagle3Draft:
-    return load_draft(
+    draft = load_draft(
         draft_path,
         placement,
         target_spec=read_target(target_folder),
@@ -89,60 +71,117 @@ def _load_draft(draft_path: Path, target_folder: Path, target: Target, placement
         target_head=target.parts.head,
         talk=talk,
     )
+    notes = _notes(config, read)
+    rows = _answered(read, target, target_folder, config, talk)
+    if keep.rows is not None:
+        write_eval_rows(rows, keep.rows)
+    identity = about_target(target_folder)
+    states: States = LiveStates(target)
+    if keep.probe is not None:
+        boundaries = required_boundaries(draft)
+        pack = make_probe(target, identity, rows, boundaries, talk, with_neighbours=config.probe_neighbours)
+        write_probe(pack, keep.probe)
+        kept = ", ".join(map(str, pack.states))
+        talk.line(f"{keep.probe}: {len(rows)} rows, states at boundaries {kept}, {pack.num_bytes / 2**20:.0f} MiB")
+        states = PackStates(pack, target.device)
+    done = Replayed(
+        draft_path=draft_path,
+        draft=draft,
+        target={"path": str(target_folder), **identity},
+        data=data,
+        rows=rows,
+        results=_replay(states, draft, rows, config, talk),
+        notes=notes,
+        seconds=time.monotonic() - started,
+    )
+    return _told(record_of(done, config), talk)
+
+
+def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, talk: Talk) -> EvalRecord:
+    """The draft's accept length on a probe pack's texts: no target is needed.
+
+    Args:
+        draft_path: folder or file of the draft.
+        probe_path: the pack.
+        config: options; `max_rows` takes the first rows of the pack.
+        talk: progress, and what was defaulted.
+
+    Raises:
+        ProbeUnreadable, ProbeLacksBoundary: the pack.
+        DraftTargetMismatch: the draft computes with the target's whole head, which no pack holds.
+        what reading the draft raises (docs/errors.md).
+    """
+    started, placement = time.monotonic(), _prepare(config)
+    pack = read_probe(probe_path)
+    draft = load_draft(
+        draft_path,
+        placement,
+        target_spec=_target_spec(pack.about, str(probe_path)),
+        target_embedding=pack.embedding(placement.dtype).to(placement.device),
+        talk=talk,
+    )
+    rows = pack.rows[: config.max_rows]
+    done = Replayed(
+        draft_path=draft_path,
+        draft=draft,
+        target={"path": None, **pack.about.target},
+        data=[probe_path],
+        rows=rows,
+        results=_replay(PackStates(pack, placement.device), draft, rows, config, talk),
+        notes=[f"the pack's states were computed in {pack.about.dtype}", *_notes(config, rows)],
+        seconds=time.monotonic() - started,
+    )
+    return _told(record_of(done, config), talk)
+
+
+def _prepare(config: EvalConfig) -> Placement:
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    return place(config.dtype, config.device)
+
+
+def _notes(config: EvalConfig, read: Sequence[EvalRow | EvalPrompt]) -> list[str]:
+    notes = []
+    if config.dtype != "float32":
+        notes.append(f"computed in {config.dtype}: near-ties between tokens may fall otherwise than in float32")
+    if num_prompts := sum(isinstance(row, EvalPrompt) for row in read):
+        notes.append(
+            f"{num_prompts} of {len(read)} rows are prompts without an answer: the target answers them greedily"
+        )
+    return notes
 
 
 def _answered(
-    read: Sequence[EvalRow | EvalPrompt],
-    target: Target,
-    folder: Path,
-    config: EvalConfig,
-    talk: Talk,
-    notes: list[str],
+    read: Sequence[EvalRow | EvalPrompt], target: Target, folder: Path, config: EvalConfig, talk: Talk
 ) -> list[EvalRow]:
     prompts = [row for row in read if isinstance(row, EvalPrompt)]
     if prompts:
-        said = f"{len(prompts)} of {len(read)} rows are prompts without an answer: the target answers them greedily"
-        talk.line(f"{said}, at most {config.max_new_tokens} tokens each (keep them with --save-rows)")
-        notes.append(f"{said} in {config.dtype}")
+        talk.line(f"the target answers {len(prompts)} prompts, at most {config.max_new_tokens} tokens each")
     answers = iter(answer_prompts(target, folder, prompts, config.max_new_tokens, talk) if prompts else [])
     return [next(answers) if isinstance(row, EvalPrompt) else row for row in read]
 
 
-def _about_target(folder: Path) -> dict[str, Any]:
-    return {"path": str(folder), **read_target(folder).as_document(), "weights": fingerprint_weights(folder)}
+def _replay(
+    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk
+) -> list[RowResult]:
+    batch_tokens = config.batch_tokens or (1 if states.device.type == "cpu" else _GPU_BATCH_TOKENS)
+    return replay_states(states, draft, rows, config.num_draft_tokens, talk, batch_tokens=batch_tokens)
 
 
-def _about_draft(path: Path, draft: Eagle3Draft) -> dict[str, Any]:
-    spec = draft.spec
-    files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.bin")) if path.is_dir() else [path]
-    return {
-        "path": str(path),
-        "fingerprint": fingerprint.of_files(files),
-        "dialect": spec.dialect,
-        "aux_boundaries": list(spec.aux_boundaries or ()),
-        "residual": spec.residual,
-        "aux_norm": spec.aux_norm,
-        "feedback": spec.feedback,
-        "draft_vocab_size": spec.draft_vocab_size,
-        "trained_length": spec.trained_length,
-    }
+def _target_spec(about: ProbeAbout, where: str) -> TargetSpec:
+    """As much of the target as a draft's config may leave to it."""
+    return TargetSpec(
+        where=where,
+        architectures=tuple(about.target["architectures"]),
+        model_type=about.target["model_type"],
+        text_model_type=about.target["text_model_type"],
+        hidden_size=about.target["hidden_size"],
+        num_layers=about.num_layers,
+        vocab_size=about.vocab_size,
+    )
 
 
-def _about_data(paths: Sequence[Path], rows: Sequence[EvalRow]) -> dict[str, Any]:
-    return {
-        "paths": [str(path) for path in paths],
-        "fingerprint": fingerprint.of_json([row.as_document() for row in rows]),
-        "num_rows": len(rows),
-        "num_prompt_tokens": sum(len(row.prompt_ids) for row in rows),
-        "num_response_tokens": sum(len(row.response_ids) for row in rows),
-    }
-
-
-def _settings(config: EvalConfig, placement: Placement, seconds: float) -> dict[str, Any]:
-    return {
-        **asdict(config),
-        "device": str(placement.device),
-        "threads": torch.get_num_threads(),
-        "seconds": round(seconds, 2),
-        "versions": {name: version(name) for name in ("eyas", "torch", "transformers")},
-    }
+def _told(record: EvalRecord, talk: Talk) -> EvalRecord:
+    for note in record.notes:
+        talk.note(note)
+    return record

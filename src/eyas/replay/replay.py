@@ -11,6 +11,7 @@ from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.marks import accepted_from_everywhere
 from eyas.replay.rounds import walk_rounds
+from eyas.replay.states import LiveStates, States
 from eyas.talk import Talk
 
 
@@ -35,10 +36,23 @@ def replay(
     *,
     batch_tokens: int = 1,
 ) -> list[RowResult]:
+    """`replay_states` with the target itself as the source of states."""
+    return replay_states(LiveStates(target), draft, rows, num_draft_tokens, talk, batch_tokens=batch_tokens)
+
+
+def replay_states(
+    states: States,
+    draft: Eagle3Draft,
+    rows: Sequence[EvalRow],
+    num_draft_tokens: int,
+    talk: Talk,
+    *,
+    batch_tokens: int = 1,
+) -> list[RowResult]:
     """The rounds that chain drafting would have taken over each recorded text.
 
     Args:
-        target: gives the states that the draft reads; it runs once over each text.
+        states: gives the target's states that the draft reads, once for each text.
         draft: on the same device.
         rows: recorded continuations.
         num_draft_tokens: K ≥ 1, drafts per verify pass.
@@ -51,20 +65,13 @@ def replay(
         AuxBoundariesUnknown: `draft.spec.aux_boundaries` is None.
         RowOutsideVocabulary: a row holds ids that the target does not have.
     """
-    boundaries = draft.spec.aux_boundaries
-    if boundaries is None:
-        raise AuxBoundariesUnknown(
-            "the draft does not say which target states it reads",
-            "config.json: eagle_aux_hidden_state_layer_ids",
-            "fed other states than it was trained on, a draft accepts next to nothing",
-            "write the ids into its config, or name the target with --target so that the default can be computed",
-        )
+    required_boundaries(draft)
     for row in rows:
-        _check_vocabulary(row, target.vocab_size)
+        _check_vocabulary(row, states.vocab_size)
     results: dict[int, RowResult] = {}
     with talk.progress("replay", sum(map(_num_tokens, rows)), "tokens") as bar:
         for batch in _batches(rows, batch_tokens):
-            accepted = _accepted(target, draft, [rows[i] for i in batch], boundaries, num_draft_tokens)
+            accepted = _accepted(states, draft, rows, batch, num_draft_tokens)
             for i, marks in zip(batch, accepted, strict=True):
                 row = rows[i]
                 counts = walk_rounds(marks, len(row.prompt_ids), _num_tokens(row))
@@ -73,18 +80,33 @@ def replay(
     return [results[i] for i in range(len(rows))]
 
 
+def required_boundaries(draft: Eagle3Draft) -> tuple[int, ...]:
+    """The draft's aux boundaries.
+
+    Raises:
+        AuxBoundariesUnknown: it does not name any.
+    """
+    if draft.spec.aux_boundaries is None:
+        raise AuxBoundariesUnknown(
+            "the draft does not say which target states it reads",
+            "config.json: eagle_aux_hidden_state_layer_ids",
+            "fed other states than it was trained on, a draft accepts next to nothing",
+            "write the ids into its config, or name the target with --target so that the default can be computed",
+        )
+    return draft.spec.aux_boundaries
+
+
 def _accepted(
-    target: Target, draft: Eagle3Draft, rows: Sequence[EvalRow], boundaries: Sequence[int], num_draft_tokens: int
+    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], batch: Sequence[int], num_draft_tokens: int
 ) -> list[list[int]]:
-    lengths = [_num_tokens(row) for row in rows]
-    ids = torch.zeros(len(rows), max(lengths), dtype=torch.int64)
-    for i, row in enumerate(rows):
-        ids[i, : lengths[i]] = torch.tensor([*row.prompt_ids, *row.response_ids])
-    ids = ids.to(target.device)
-    states = target.forward(ids, boundaries)
-    marks = accepted_from_everywhere(draft, ids, states.aux, num_draft_tokens, lengths)
-    rows_of_marks: list[list[int]] = marks.tolist()
-    return rows_of_marks
+    lengths = [_num_tokens(rows[i]) for i in batch]
+    ids = torch.zeros(len(batch), max(lengths), dtype=torch.int64)
+    for place, i in enumerate(batch):
+        ids[place, : lengths[place]] = torch.tensor([*rows[i].prompt_ids, *rows[i].response_ids])
+    ids = ids.to(states.device)
+    aux = states.aux(batch, ids, required_boundaries(draft))
+    marks: list[list[int]] = accepted_from_everywhere(draft, ids, aux, num_draft_tokens, lengths).tolist()
+    return marks
 
 
 def _batches(rows: Sequence[EvalRow], batch_tokens: int) -> Iterator[list[int]]:

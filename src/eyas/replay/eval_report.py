@@ -1,0 +1,95 @@
+"""From a finished replay to its record: figures, and everything that names what was measured."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eyas.contract.target_spec import read_target
+from eyas.models.draft import Eagle3Draft
+from eyas.models.target_folder import fingerprint_weights
+from eyas.records import fingerprint
+from eyas.records.eval_record import EvalRecord, RowResult
+from eyas.records.eval_rows import EvalRow
+from eyas.replay.eval_config import EvalConfig
+from eyas.replay.figures import figures_by_set, figures_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """A finished replay.
+
+    Attributes:
+        draft_path, draft: what was evaluated.
+        target: its identity.
+        data: files that the rows came from.
+        rows, results: in the same order.
+        notes: what was defaulted, skipped or generated.
+        seconds: wall time, loading included.
+    """
+
+    draft_path: Path
+    draft: Eagle3Draft
+    target: Mapping[str, Any]
+    data: Sequence[Path]
+    rows: Sequence[EvalRow]
+    results: Sequence[RowResult]
+    notes: Sequence[str]
+    seconds: float
+
+
+def record_of(done: Replayed, config: EvalConfig) -> EvalRecord:
+    """The record of a replay."""
+    single = sum(not result.accepted for result in done.results)
+    more = [f"{single} rows have a single recorded token: no round, and no part in any figure"] if single else []
+    return EvalRecord(
+        figures=figures_of(done.results, config.num_draft_tokens),
+        sets=figures_by_set(done.results, config.num_draft_tokens),
+        rows=done.results,
+        draft=_about_draft(done.draft_path, done.draft),
+        target=done.target,
+        data=_about_data(done.data, done.rows),
+        settings={
+            **asdict(config),
+            "device": str(done.draft.fc.weight.device),
+            "threads": torch.get_num_threads(),
+            "seconds": round(done.seconds, 2),
+            "versions": {name: version(name) for name in ("eyas", "torch", "transformers")},
+        },
+        notes=[*done.notes, *more],
+    )
+
+
+def about_target(folder: Path) -> dict[str, Any]:
+    """A target's identity: sizes and fingerprints of config, tokenizer, template and weights; no path."""
+    spec = read_target(folder)
+    return {**spec.as_document(), "text_model_type": spec.text_model_type, "weights": fingerprint_weights(folder)}
+
+
+def _about_draft(path: Path, draft: Eagle3Draft) -> dict[str, Any]:
+    spec = draft.spec
+    files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.bin")) if path.is_dir() else [path]
+    return {
+        "path": str(path),
+        "fingerprint": fingerprint.of_files(files),
+        "dialect": spec.dialect,
+        "aux_boundaries": list(spec.aux_boundaries or ()),
+        "residual": spec.residual,
+        "aux_norm": spec.aux_norm,
+        "feedback": spec.feedback,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "trained_length": spec.trained_length,
+    }
+
+
+def _about_data(paths: Sequence[Path], rows: Sequence[EvalRow]) -> dict[str, Any]:
+    return {
+        "paths": [str(path) for path in paths],
+        "fingerprint": fingerprint.of_json([row.as_document() for row in rows]),
+        "num_rows": len(rows),
+        "num_prompt_tokens": sum(len(row.prompt_ids) for row in rows),
+        "num_response_tokens": sum(len(row.response_ids) for row in rows),
+    }

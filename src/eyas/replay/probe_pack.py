@@ -1,0 +1,206 @@
+"""Making, writing and reading probe packs, and replaying from one. The format is described in `records.probe_pack`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from eyas.models.target import Target
+from eyas.records import fingerprint
+from eyas.records.atomic import atomic_file
+from eyas.records.eval_rows import EvalRow
+from eyas.records.probe_pack import ProbeAbout, ProbeLacksBoundary, read_about, unreadable
+from eyas.talk import Talk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbePack:
+    """A pack in memory.
+
+    Attributes:
+        about: identity and names.
+        rows: the texts.
+        starts: R + 1 offsets into the states.
+        states: boundary -> [N, Ht].
+        last: [N, Ht] after the final norm.
+        embedding_ids, embedding_rows: the target's embedding at the ids that occur.
+    """
+
+    about: ProbeAbout
+    rows: Sequence[EvalRow]
+    starts: Sequence[int]
+    states: Mapping[int, Tensor]
+    last: Tensor
+    embedding_ids: Tensor
+    embedding_rows: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all tensors with states."""
+        tensors = [*self.states.values(), self.last, self.embedding_rows]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    def embedding(self, dtype: torch.dtype) -> Tensor:
+        """[V, Ht], zero where the pack has no row: only ids of its own texts may be looked up.
+
+        The zeros cost no memory: pages of a fresh numpy array are not touched until they are written.
+        """
+        shape = (self.about.vocab_size, self.embedding_rows.shape[1])
+        as_bits = np.zeros(shape, dtype=np.float32 if dtype == torch.float32 else np.int16)
+        whole = torch.from_numpy(as_bits).view(dtype)
+        whole[self.embedding_ids.long()] = self.embedding_rows.to(dtype)
+        return whole
+
+
+def make_probe(
+    target: Target,
+    identity: Mapping[str, Any],
+    rows: Sequence[EvalRow],
+    boundaries: Sequence[int],
+    talk: Talk,
+    *,
+    with_neighbours: bool = False,
+) -> ProbePack:
+    """Run the target once over each row and keep its states.
+
+    Args:
+        target: the model.
+        identity: what names it.
+        rows: recorded continuations.
+        boundaries: those the draft reads, in `fc` order.
+        with_neighbours: also keep the boundaries one below and one above each.
+    """
+    kept = sorted({n for b in boundaries for n in ((b - 1, b, b + 1) if with_neighbours else (b,))})
+    kept = [n for n in kept if 0 <= n <= target.num_layers]
+    by_row: list[Tensor] = []
+    last: list[Tensor] = []
+    texts = [[*row.prompt_ids, *row.response_ids] for row in rows]
+    with talk.progress("probe", sum(map(len, texts)), "tokens") as bar:
+        for text in texts:
+            states = target.forward(torch.tensor([text], device=target.device), kept)
+            by_row.append(states.aux[0].cpu())
+            last.append(states.last[0].cpu())
+            bar.advance(len(text))
+    joined = torch.cat(by_row).chunk(len(kept), -1)
+    ids = torch.tensor(sorted({token for text in texts for token in text}), dtype=torch.int32)
+    about = ProbeAbout(
+        target=dict(identity),
+        num_layers=target.num_layers,
+        vocab_size=target.vocab_size,
+        boundaries=list(boundaries),
+        row_ids=[row.id for row in rows],
+        row_sets=[row.set for row in rows],
+        dtype=str(joined[0].dtype).removeprefix("torch."),
+        fingerprint=fingerprint.of_json(texts),
+    )
+    return ProbePack(
+        about=about,
+        rows=rows,
+        starts=_starts(texts),
+        states={n: state.contiguous() for n, state in zip(kept, joined, strict=True)},
+        last=torch.cat(last),
+        embedding_ids=ids,
+        embedding_rows=target.parts.embedding[ids.long().to(target.device)].cpu(),
+    )
+
+
+def write_probe(pack: ProbePack, path: Path) -> None:
+    """Write the pack, atomically."""
+    tensors = {
+        "token_ids": torch.tensor([t for r in pack.rows for t in (*r.prompt_ids, *r.response_ids)], dtype=torch.int32),
+        "row_starts": torch.tensor(pack.starts),
+        "num_prompt": torch.tensor([len(row.prompt_ids) for row in pack.rows], dtype=torch.int32),
+        "last": pack.last,
+        "embedding_ids": pack.embedding_ids,
+        "embedding_rows": pack.embedding_rows,
+        **{f"state.{n}": state for n, state in pack.states.items()},
+    }
+    with atomic_file(path) as file:
+        file.write(save(tensors, metadata=pack.about.as_metadata()))
+
+
+def read_probe(path: Path) -> ProbePack:
+    """The pack in the file `path`.
+
+    Raises:
+        ProbeUnreadable: no safetensors file, of another schema, or its parts do not fit each other.
+    """
+    where = str(path)
+    try:
+        with safe_open(path, "pt") as file:
+            about = read_about(file.metadata() or {}, where)
+            names = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
+        ids, starts = tensors["token_ids"].tolist(), tensors["row_starts"].tolist()
+        rows = [
+            EvalRow(id=name, set=set_name, prompt_ids=tuple(ids[a : a + num]), response_ids=tuple(ids[a + num : b]))
+            for name, set_name, num, a, b in zip(
+                about.row_ids, about.row_sets, tensors["num_prompt"].tolist(), starts[:-1], starts[1:], strict=True
+            )
+        ]
+        states = {int(name[6:]): tensor for name, tensor in tensors.items() if name.startswith("state.")}
+        pack = ProbePack(
+            about=about,
+            rows=rows,
+            starts=starts,
+            states=states,
+            last=tensors["last"],
+            embedding_ids=tensors["embedding_ids"],
+            embedding_rows=tensors["embedding_rows"],
+        )
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise unreadable(where, f"{type(error).__name__}: {error}") from error
+    if any(len(state) != starts[-1] or not row.prompt_ids for state in states.values() for row in rows):
+        raise unreadable(where, "its states and its rows do not fit each other")
+    return pack
+
+
+class PackStates:
+    """The states of a pack's own rows, on a device."""
+
+    def __init__(self, pack: ProbePack, device: torch.device) -> None:
+        self._pack, self._device = pack, device
+
+    @property
+    def vocab_size(self) -> int:
+        """The target's."""
+        return self._pack.about.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """Where `aux` puts the states."""
+        return self._device
+
+    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
+        """See `States.aux`.
+
+        Raises:
+            ProbeLacksBoundary: the pack does not hold one of them.
+        """
+        states, starts = self._pack.states, self._pack.starts
+        if missing := [b for b in boundaries if b not in states]:
+            raise ProbeLacksBoundary(
+                f"the pack has no states at boundary {missing[0]}",
+                f"boundaries {sorted(states)}, wanted {list(boundaries)}",
+                "the draft reads other target states than the draft that the pack was made for",
+                "make a pack with this draft, or with --probe-neighbours",
+            )
+        width = input_ids.shape[1]
+        out = torch.zeros(len(rows), width, len(boundaries) * self._pack.last.shape[1], dtype=self._pack.last.dtype)
+        for i, row in enumerate(rows):
+            part = slice(starts[row], starts[row + 1])
+            out[i, : starts[row + 1] - starts[row]] = torch.cat([states[b][part] for b in boundaries], -1)
+        return out.to(self._device)
+
+
+def _starts(texts: Sequence[Sequence[int]]) -> list[int]:
+    starts = [0]
+    for text in texts:
+        starts.append(starts[-1] + len(text))
+    return starts
