@@ -83,3 +83,11 @@ def test_groups_are_filled_into_the_words():
     cause = cause_of((KNOWN / "gpu-occupied-vllm.log").read_bytes(), "vllm")
 
     assert "12.30 of 139.81 GiB are free" in cause.what
+
+
+def test_every_code_has_a_heading_in_the_documentation():
+    docs = LOGS.parents[2] / "docs"
+    pages = [docs / "errors.md", *sorted((docs / "errors.d").glob("*.md"))]
+    text = "\n".join(page.read_text() for page in pages if page.exists())
+
+    assert [row.code for row in known_failures.known_failures() if f"## {row.code}\n" not in text] == []
