@@ -287,7 +287,7 @@ def test_a_real_busy_port_is_named(bench: Bench):
         last, _ = run_to(supervisor, StateName.CRASHED)
 
     assert last.cause is not None
-    assert last.cause.code == "port-busy"
+    assert last.cause.code == "crash-port-busy"
 
 
 @pytest.fixture

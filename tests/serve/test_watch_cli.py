@@ -75,7 +75,7 @@ def test_a_crashed_log_gives_the_cause_and_its_exit_code(eyas: Callable[..., Don
 
     assert done.returncode == 17 == StateName.CRASHED.exit_code
     assert document["schema"] == "eyas.watch/1"
-    assert document["cause"]["code"] == "draft-tensor-unknown"
+    assert document["cause"]["code"] == "crash-draft-tensor"
     assert document["exit_code"] == 17
 
 
