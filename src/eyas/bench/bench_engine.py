@@ -56,6 +56,7 @@ def bench_engine(
         peer_folder=target_folder if config.peer == "transformers" else None,
         dtype=config.dtype,
         device=str(placement.device),
+        num_threads=num_threads,
     )
     subject = Subject(
         target={**read_target(target_folder).as_document(), "weights": fingerprint_weights(target_folder)},
@@ -65,7 +66,7 @@ def bench_engine(
             "fingerprint": fingerprint.of_json([list(p.prompt_ids) for p in prompts]),
             "num_prompts": len(prompts),
         },
-        settings=_about_settings(config, opened, placement, num_threads),
+        settings=_about_settings(config, opened, placement),
     )
     return run_bench(opened.engine, prompts, settings, subject, pieces=tokenizer.pieces, talk=talk)
 
@@ -75,9 +76,7 @@ def _about_draft(path: Path) -> dict[str, Any]:
     return {"path": str(path), "fingerprint": fingerprint.of_files(files)}
 
 
-def _about_settings(
-    config: BenchConfig, opened: OpenedEngine, placement: Placement, num_threads: int
-) -> dict[str, Any]:
+def _about_settings(config: BenchConfig, opened: OpenedEngine, placement: Placement) -> dict[str, Any]:
     return {
         "engine": f"eyas {__version__}",
         "target_path": opened.target_path,
@@ -85,7 +84,7 @@ def _about_settings(
         "weight_bytes": opened.weight_bytes,
         "dtype": config.dtype,
         "device": _device_name(placement.device),
-        "threads": num_threads,
+        "threads": opened.num_threads,
         "repeats": config.repeats,
         "max_new_tokens": config.max_new_tokens,
         "decoding": "greedy, batch 1, chain",

@@ -46,15 +46,22 @@ class EngineOracle:
 
 
 class TransformersArm:
-    """`transformers` greedy `generate`, as a user would call it: the peer of the plain arm."""
+    """`transformers` greedy `generate`, as a user would call it: the peer of the plain arm.
+
+    Args:
+        folder: of the target.
+        limits: as for the other arms.
+        dtype, device: by name.
+        num_threads: what torch uses when nobody interferes.
+    """
 
     name, num_draft_tokens = "transformers", 0
 
-    def __init__(self, folder: Path, limits: "Limits", dtype: str, device: str) -> None:
+    def __init__(self, folder: Path, limits: "Limits", dtype: str, device: str, num_threads: int) -> None:
         import torch
         from transformers import AutoModelForCausalLM
 
-        self._torch, self._limits = torch, limits
+        self._torch, self._limits, self._num_threads = torch, limits, num_threads
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), local_files_only=True)
         self._model = model.to(device).eval()
 
@@ -70,6 +77,8 @@ class TransformersArm:
                 return None
 
         ids = torch.tensor([prompt.prompt_ids], device=self._model.device)
+        of_engine = torch.get_num_threads()
+        torch.set_num_threads(self._num_threads)  # the engine may have chosen fewer for itself
         started = time.perf_counter()
         out = self._model.generate(
             ids,
@@ -81,6 +90,7 @@ class TransformersArm:
             streamer=Streamer(),
         )
         ended = time.perf_counter()
+        torch.set_num_threads(of_engine)
         first = times[1]  # times[0] is the prompt's own echo
         new_ids = out[0, ids.shape[1] :].tolist()
         return Answer(ids=tuple(new_ids), prefill_s=first - started, decode_s=ended - first)

@@ -39,7 +39,7 @@ class BenchSettings:
         stop_ids: end an answer.
         seed: of the bootstrap.
         peer_folder: target folder for a `transformers` arm beside the plain one; None for none.
-        dtype, device: of that arm.
+        dtype, device, num_threads: of that arm.
     """
 
     depths: tuple[int, ...]
@@ -50,6 +50,7 @@ class BenchSettings:
     peer_folder: Path | None = None
     dtype: str = "float32"
     device: str = "cpu"
+    num_threads: int = 1
 
     def __post_init__(self) -> None:
         wrong = []
@@ -103,7 +104,9 @@ def run_bench(
     limits = Limits(max_new_tokens=settings.max_new_tokens, stop_ids=settings.stop_ids)
     arms: list[Arm] = [EngineArm(engine, limits, k) for k in (0, *settings.depths)]
     if settings.peer_folder is not None:
-        arms.append(TransformersArm(settings.peer_folder, limits, settings.dtype, settings.device))
+        arms.append(
+            TransformersArm(settings.peer_folder, limits, settings.dtype, settings.device, settings.num_threads)
+        )
     timer = PartTimer(engine, _typical_text(engine, prompts, settings), settings.depths)
     timer.sample(_PART_SAMPLES)
     measured = measure(arms, prompts, settings.num_repeats, talk)

@@ -1,6 +1,7 @@
 """From folders to an `Engine`: chooses the fast path where it fits and says so where it does not."""
 
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from eyas.engine.engine import Engine
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import read_llama, why_not_fast
 from eyas.engine.native import NativeKernels, load_kernels
+from eyas.engine.native_stack import NativeStack
 from eyas.engine.runner import Draft, Target
+from eyas.engine.thread_choice import choose_threads
 from eyas.engine.transformers_target import TransformersTarget
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
@@ -34,12 +37,14 @@ class OpenedEngine:
 
     Attributes:
         target_path, draft_path: `native kernels`, `torch` or `transformers`, for a report.
+        num_threads: that our CPU kernels use; the others use what torch is set to.
         weight_bytes: what one pass of one row reads; None where it is not known.
     """
 
     engine: Engine
     target_path: str
     draft_path: str | None
+    num_threads: int
     weight_bytes: int | None
 
 
@@ -53,7 +58,7 @@ def open_engine(
         draft_path: folder or file in any format that `contract` reads.
         placement: dtype and device of both.
         cache: eyas' cache folder, for compiled kernels.
-        num_threads: for our own CPU kernels.
+        num_threads: at most so many for our own CPU kernels; fewer are used, and set for torch, where that is faster.
 
     Raises:
         AuxBoundariesUnknown: the draft does not say, and there is no default for the target.
@@ -63,20 +68,43 @@ def open_engine(
     if placement.device.type == "cpu" and placement.dtype == torch.float32:
         kernels = load_kernels(cache, talk)
     target, path, weight_bytes, shared = _open_target(target_folder, placement, kernels, num_threads, talk)
-    if draft_path is None:
-        return OpenedEngine(engine=Engine(target), target_path=path, draft_path=None, weight_bytes=weight_bytes)
-    draft = load_draft(
-        draft_path,
-        placement,
-        target_spec=read_target(target_folder),
-        target_embedding=shared[0],
-        target_head=shared[1],
-        talk=talk,
-    )
-    runner, drafts_by = draft_runner(draft, draft_path, kernels, num_threads, talk)
+    if isinstance(target, LlamaTarget) and isinstance(target.stack, NativeStack) and num_threads > 1:
+        num_threads = _fastest(target, target.stack, num_threads, talk)
+    runner, drafts_by = None, None
+    if draft_path is not None:
+        draft = load_draft(
+            draft_path,
+            placement,
+            target_spec=read_target(target_folder),
+            target_embedding=shared[0],
+            target_head=shared[1],
+            talk=talk,
+        )
+        runner, drafts_by = draft_runner(draft, draft_path, kernels, num_threads, talk)
     return OpenedEngine(
-        engine=Engine(target, runner), target_path=path, draft_path=drafts_by, weight_bytes=weight_bytes
+        engine=Engine(target, runner),
+        target_path=path,
+        draft_path=drafts_by,
+        num_threads=num_threads,
+        weight_bytes=weight_bytes,
     )
+
+
+def _fastest(target: LlamaTarget, stack: NativeStack, most: int, talk: Talk) -> int:
+    """Set the stack to the number of threads at which one row is fastest now."""
+    target.start(64, ())
+    target.prefill([0] * 16)
+
+    def one_row(threads: int) -> None:
+        stack.num_threads = threads
+        target.forward([0])
+        target.truncate(16)
+
+    stack.num_threads = choose_threads(most, one_row, time.perf_counter)
+    torch.set_num_threads(stack.num_threads)  # prompts go through torch
+    if stack.num_threads < most:
+        talk.note(f"the engine uses {stack.num_threads} of {most} threads: measured, more are not faster here and now")
+    return stack.num_threads
 
 
 def draft_runner(
