@@ -100,6 +100,13 @@ def wanted_bytes(build: DraftBuild) -> dict[str, bytes]:
     return {name: data for name, (_, _, data) in found.items()}
 
 
+def own_bytes(found: dict[str, bytes]) -> dict[str, bytes]:
+    """Without what a format derives: the mask, and biases of o_proj, which must be zeros."""
+    derived = [name for name in found if name == "t2d" or name.endswith("o_proj.bias")]
+    assert not any(any(found[name]) for name in derived if name != "t2d")
+    return {name: data for name, data in found.items() if name not in derived}
+
+
 def switches(spec: DraftSpec) -> dict[str, Any]:
     return {name: getattr(spec, name) for name in SWITCHES}
 
@@ -121,15 +128,17 @@ def test_there_and_back_is_byte_identical_for_every_pair_that_holds_the_draft(tm
     for first in held:
         first_spec, first_bytes = content(tmp_path / first, target)
         assert switches(first_spec) == switches(spec), first
-        without_t2d = {key: value for key, value in wanted_bytes(build).items() if key != "t2d"}
-        assert {key: value for key, value in first_bytes.items() if key != "t2d"} == without_t2d, first
+        assert own_bytes(first_bytes) == own_bytes(wanted_bytes(build)), first
     for first, second in itertools.permutations(held, 2):
         out = tmp_path / f"{first}-{second}"
         convert(tmp_path / first, second, out, target)
         second_spec, second_bytes = content(out, target)
         assert switches(second_spec) == switches(spec), (first, second)
-        for key, data in second_bytes.items():
-            assert data == wanted_bytes(build)[key], (first, second, key)
+        assert own_bytes(second_bytes) == own_bytes(wanted_bytes(build)), (first, second)
+        assert second_bytes.get("t2d", wanted_bytes(build).get("t2d")) == wanted_bytes(build).get("t2d"), (
+            first,
+            second,
+        )
         assert ("t2d" in second_bytes) == (second != "modelopt" and build.draft_vocab != build.vocab), (first, second)
 
 
@@ -173,9 +182,7 @@ def test_a_random_draft_is_converted_whole_or_refused(
         return
     spec, found = content(folder / "out", target)
     assert switches(spec) == switches(content(source, target)[0])
-    assert {k: v for k, v in found.items() if k != "t2d"} == {
-        k: v for k, v in wanted_bytes(build).items() if k != "t2d"
-    }
+    assert own_bytes(found) == own_bytes(wanted_bytes(build))
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,8 @@ def _tensors(reading: DraftReading, written: Written, copied: Mapping[str, Targe
             planned.append(_from_target(name, copied[canonical]))
         elif canonical == "t2d" and written.derived.get("t2d") == "d2t":
             planned.append(_mask(reading, name))
+        elif written.derived.get(canonical) == "zeros":
+            planned.append(_zeros(reading, canonical, name))
         else:
             info = reading.spec.tensors[canonical]
             assert info.file is not None, "tensors of a folder have files"
@@ -178,6 +180,15 @@ def _from_target(name: str, embedding: TargetEmbedding) -> PlannedTensor:
         shape=info.shape,
         source=source,
         origin=f"target: {embedding.name}",
+    )
+
+
+def _zeros(reading: DraftReading, canonical: str, name: str) -> PlannedTensor:
+    spec = reading.spec
+    dtype = next((info.dtype for key, info in spec.tensors.items() if key.endswith("_proj.bias")), "BF16")
+    data = bytes(spec.hidden_size * DTYPE_BITS[dtype] // 8)
+    return PlannedTensor(
+        canonical=canonical, name=name, dtype=dtype, shape=(spec.hidden_size,), source=data, origin="zeros"
     )
 
 

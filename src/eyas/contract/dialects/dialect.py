@@ -34,7 +34,8 @@ class Written:
     Attributes:
         config: config.json.
         names: canonical name -> stored name of every tensor that is written, `t2d` included when it is derived.
-        derived: canonical name -> how it comes about ("t2d": from d2t; "embed_tokens.weight": from the target).
+        derived: canonical name -> how it comes about: "d2t" (the mask), "target" (the embedding), "zeros" (a bias that
+            the format's reader builds and the draft has not).
         dropped: canonical name -> why it is not written.
         losses: what the format cannot hold; empty = nothing is lost.
         container: how the weights are stored.

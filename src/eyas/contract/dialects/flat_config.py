@@ -28,6 +28,7 @@ class FlatStyle:
         embedding: `keep` = as the draft has it; `want` = the target's is copied in when the draft has none.
         identity_map: d2t and t2d are stored also when draft and target vocabulary are the same.
         nested_ids, top_ids: where the aux layer ids are written.
+        output_bias: with attention_bias the reader also builds a bias on o_proj and would leave it uninitialised.
     """
 
     limits: Limits
@@ -39,6 +40,7 @@ class FlatStyle:
     identity_map: bool = True
     nested_ids: Convention | Literal["sglang"] | None = "sglang"
     top_ids: bool = True
+    output_bias: bool = False
     container: Literal["safetensors", "bin"] = "safetensors"
 
 
@@ -123,6 +125,10 @@ def write_flat(spec: DraftSpec, target: TargetSpec | None, style: FlatStyle, ext
     dropped = dropped_by(spec, lost)
     names = stored_names(spec, style.names, dropped, t2d=style.t2d, identity_map=style.identity_map)
     derived = {"t2d": "d2t"} if "t2d" in names and "t2d" not in spec.tensors else {}
+    if style.output_bias:
+        zeros = zero_output_biases(spec, style.names)
+        names.update(zeros)
+        derived.update(dict.fromkeys(zeros, "zeros"))
     if style.embedding == "want" and spec.embedding == "target":
         derived["embed_tokens.weight"] = "target"
     return Written(
@@ -157,6 +163,14 @@ def stored_names(
         names.pop("d2t", None)
         names.pop("t2d", None)
     return names
+
+
+def zero_output_biases(spec: DraftSpec, style: NameStyle) -> dict[str, str]:
+    """Canonical -> stored name of the o_proj biases that a reader builds for attention_bias and the draft has not."""
+    if not spec.attention_bias:
+        return {}
+    wanted = [f"layers.{layer}.self_attn.o_proj.bias" for layer in range(spec.num_layers)]
+    return {name: stored_name(name, style) for name in wanted if name not in spec.tensors}
 
 
 def _dropped(spec: DraftSpec, names: Mapping[str, str], lost: Mapping[str, str], style: FlatStyle) -> dict[str, str]:

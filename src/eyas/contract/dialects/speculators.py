@@ -9,7 +9,13 @@ from typing import Any
 from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.config_keys import SPECULATORS_KEYS
 from eyas.contract.dialects.dialect import Dialect, Loss, Written
-from eyas.contract.dialects.flat_config import layer_config, stored_names, switch_config, torch_dtype
+from eyas.contract.dialects.flat_config import (
+    layer_config,
+    stored_names,
+    switch_config,
+    torch_dtype,
+    zero_output_biases,
+)
 from eyas.contract.dialects.limits import Limits, dropped_by, losses
 from eyas.contract.dialects.reading import assemble
 from eyas.contract.draft_reading import DraftReading
@@ -97,6 +103,11 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     derived = {"t2d": "d2t"} if "t2d" in names and "t2d" not in spec.tensors else {}
     if spec.embedding == "target":
         derived["embed_tokens.weight"] = "target"
+    if not spec.qk_norm:
+        # vLLM builds a Llama layer, whose attention_bias includes o_proj
+        zeros = zero_output_biases(spec, LAYERS_NAMES)
+        names.update(zeros)
+        derived.update(dict.fromkeys(zeros, "zeros"))
     switches = switch_config(spec)
     num_aux = switches.pop("num_aux_hidden_states")
     codes = {loss.code for loss in lost}
@@ -133,9 +144,7 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
 def _notes(config: Mapping[str, Any], codes: set[str]) -> tuple[str, ...]:
     notes = ["eagle_aux_hidden_state_layer_ids is null"] if "loss-aux-boundaries" in codes else []
     if config["speculators_config"]["verifier"]["name_or_path"] is None:
-        notes.append(
-            "the verifier has no public name: launch vLLM with the target and --speculative-config"
-        )
+        notes.append("the verifier has no public name: launch vLLM with the target and --speculative-config")
     return tuple(notes)
 
 

@@ -41,6 +41,8 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
         gqa_architecture="Eagle3Qwen3ForCausalLM" if spec.qk_norm else "LlamaForCausalLMEagle3",
         # a d2t with equal vocabularies has no parameter: vLLM crashes on it
         identity_map=False,
+        # Llama's attention_bias includes o_proj, Qwen3's does not
+        output_bias=not spec.qk_norm and spec.draft_class == "gqa",
     )
     return write_flat(spec, target, style, {})
 
