@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from test_launch_flow import CRASH, free_port
 
+from eyas.serve.process_tree import is_alive, tree_of
 from stub_engine import make_site
 from tiny_checkpoints import write_draft, write_target
 
@@ -175,3 +177,29 @@ def test_an_unknown_hub_target_can_be_printed_without_download(world: World):
 
     assert "nobody/no-such-model" in answer.text
     assert "not at hand" in answer.text
+
+
+def test_ctrl_c_ends_the_server_well_and_leaves_nothing_behind(world: World):
+    site, port = make_site(world.folder / "site", "vllm", "0.25.1"), str(free_port())
+    words = ["--engine", "vllm", "--target", str(world.target), "--draft", str(world.good), "--pythonpath", site]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "eyas", "serve", *words, "--port", port, "--runs", str(world.folder / "runs"), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "XDG_CACHE_HOME": str(world.folder / "cache"), "STUB_ENGINE": "{}"},
+    )
+    assert process.stdout is not None
+    everyone: list[int] = []
+    document: dict[str, object] = {}
+    for line in process.stdout:
+        document = json.loads(line)
+        if document.get("kind") == "proof":
+            everyone = [p.pid for p in tree_of(process.pid) if p.pid != process.pid]
+            process.send_signal(signal.SIGINT)
+
+    assert process.wait(30) == 0
+    assert document["schema"] == "eyas.serve/1"
+    assert document["stopped"]["is_gone"]  # type: ignore[index]
+    assert everyone
+    assert not [pid for pid in everyone if is_alive(pid)]
