@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_folder import make_run_folder
 from safetensors.torch import load_file
 
 from byte_tokenizer import CHATML, save_target_with
@@ -27,6 +26,7 @@ from eyas.train.config import TrainConfig
 from eyas.train.plan import RowsOfAnotherTarget
 from eyas.train.train import Trained, TrainRequest, plan_train, train
 from eyas.train.trainer import Trainer
+from train_run_folder import make_run_folder
 
 CONFIG = TrainConfig(steps=6, batch_tokens=150, draft_vocab_size=32, ttt_steps=3, checkpoint_every_s=1e-9)
 
@@ -187,11 +187,11 @@ def one_thread():
 
 @pytest.mark.usefixtures("one_thread")
 def test_kill_9_in_the_middle_leaves_no_draft_and_a_rerun_finishes_the_same_curve(inputs, tmp_path: Path):
-    killed, config = tmp_path / "killed", replace(CONFIG, steps=40)
+    killed, config = tmp_path / "killed", replace(CONFIG, steps=20)
     arguments = [
         *[sys.executable, "-m", "eyas", "train", "--target", str(inputs[0]), "--data", str(inputs[1])],
         *["--batch-tokens", "150", "--draft-vocab-size", "32", "--ttt-steps", "3", "--checkpoint-every-s", "1e-9"],
-        *["--device", "cpu", "--threads", "1", "--steps", "40", "--out", str(killed)],
+        *["--device", "cpu", "--threads", "1", "--steps", "20", "--out", str(killed)],
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     victim = subprocess.Popen(arguments, env=environment, stderr=subprocess.DEVNULL)
@@ -201,7 +201,7 @@ def test_kill_9_in_the_middle_leaves_no_draft_and_a_rerun_finishes_the_same_curv
     victim.send_signal(signal.SIGKILL)
     assert victim.wait() == -signal.SIGKILL, "it was killed in the middle, not at its end"
     assert not killed.exists()
-    assert 0 < json.loads(state.read_text())["step"] < 40
+    assert 0 < json.loads(state.read_text())["step"] < 20
 
     run(request_for(inputs, killed), config)
     run(request_for(inputs, tmp_path / "whole"), replace(config, checkpoint_every_s=0.0))

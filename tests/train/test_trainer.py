@@ -3,7 +3,6 @@ import dataclasses
 
 import pytest
 import torch
-from plain_trainer import train_plainly
 
 from eyas.data.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
@@ -14,6 +13,7 @@ from eyas.train.optimiser import TrainingDiverged
 from eyas.train.schedule import lr_share
 from eyas.train.teacher import make_teacher
 from eyas.train.trainer import Trainer, micro_batches, padded
+from plain_trainer import train_plainly
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
 

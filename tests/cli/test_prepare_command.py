@@ -1,0 +1,69 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from byte_tokenizer import save_target_with
+from eyas.cli.app import main
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_target_with(tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    records = [
+        {"messages": [{"role": "user", "content": "Hi\x1b[2J"}, {"role": "assistant", "content": "Hello!"}]},
+        {"messages": [{"role": "user", "content": "Nobody answers"}]},
+    ]
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def test_it_shows_a_row_with_the_supervised_text_marked_and_counts_what_is_left_out(target, data, tmp_path, capsys):
+    arguments = ["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]
+    assert main(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+
+    assert lines[:-1] == [
+        "One row; the supervised text is between ⟦ and ⟧:",
+        "<|im_start|>user",
+        "Hi\\x1b[2J<|im_end|>",  # data must not steer the terminal
+        "<|im_start|>assistant",
+        "⟦Hello!<|im_end|>⟧",
+        "",
+        "1 rows, 32 tokens, 7 supervised (22%), longest 32",
+        "  left out or cut: 1 × no assistant turn",
+    ]
+    assert lines[-1].startswith(f"{tmp_path / 'rows'}: written, fingerprint ")
+
+    assert main(arguments) == 0
+    assert ": there already, fingerprint " in capsys.readouterr().out
+
+
+def test_json_is_one_object_with_a_schema_and_dry_run_writes_nothing(target, data, tmp_path, capsys):
+    out = tmp_path / "rows"
+    arguments = ["prepare", "--target", str(target), "--data", str(data), "--out", str(out), "--dry-run", "--json"]
+    assert main(arguments) == 0
+    document = json.loads(capsys.readouterr().out)
+
+    assert document["schema"] == "eyas.prepare/1"
+    assert (document["num_rows"], document["num_supervised"], document["dry_run"]) == (1, 7, True)
+    assert document["dropped"] == {"no assistant turn": 1}
+    assert not out.exists()
+
+
+def test_a_bad_option_is_a_usage_error(target, data, tmp_path, capsys):
+    arguments = ["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]
+    assert main([*arguments, "--max-length", "3"]) == 2
+    assert capsys.readouterr().err.startswith("error[config-invalid]: ")
+
+
+def test_an_unknown_target_names_the_nearest_alias(data, tmp_path, capsys):
+    assert main(["prepare", "--target", "smolm2-135m", "--data", str(data), "--out", str(tmp_path / "rows")]) == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("error[target-unknown]: no target smolm2-135m\n")
+    assert "did you mean smollm2-135m?" in shown

@@ -1,0 +1,67 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from eyas.cli.app import main
+from train_run_folder import make_run_folder
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    target, rows = make_run_folder(tmp_path_factory.mktemp("inputs"))
+    small = ["--draft-vocab-size", "32", "--ttt-steps", "2", "--device", "cpu", "--steps", "3"]
+    return ["train", "--target", str(target), "--data", str(rows), *small]
+
+
+def test_it_says_what_was_learned_with_the_definitions_beside_the_numbers(arguments, tmp_path: Path, capsys):
+    assert main([*arguments, "--out", str(tmp_path / "draft")]) == 0
+    said = capsys.readouterr()
+
+    assert "loss " in said.out
+    assert "a token outside the draft vocabulary counts as wrong" in said.out
+    for label in ("accuracy", "joint", "conditional"):
+        assert f"  {label} " in said.out
+    assert "draft vocabulary: 32 tokens cover 100.00% of the supervised ones" in said.err
+    assert "note: learning rate 0.018 (peak), chosen for width 32; --lr changes it" in said.err
+    assert (tmp_path / "draft" / "model.safetensors").exists()
+
+
+def test_json_gives_plan_and_outcome(arguments, tmp_path: Path, capsys):
+    assert main([*arguments, "--out", str(tmp_path / "draft"), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "eyas.train/1"
+    assert document["steps"] == 3
+    assert document["vocabulary_coverage"] == 1.0
+    assert set(document["metrics"]["last"]) == {"loss", "accuracy", "joint", "conditional"}
+    assert len(document["metrics"]["last"]["accuracy"]) == 2
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(arguments, tmp_path: Path, capsys):
+    assert main([*arguments, "--out", str(tmp_path / "draft"), "--dry-run"]) == 0
+    assert "nothing written (--dry-run)" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_init_only_says_that_the_draft_is_untrained(arguments, tmp_path: Path, capsys):
+    assert main([*arguments, "--out", str(tmp_path / "draft"), "--init-only"]) == 0
+    assert "an initialised, untrained draft" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("extra", "code"),
+    [
+        (["--lr", "-1"], "train-config-invalid"),
+        (["--draft-vocab-size", "32", "--draft-vocab-size", "64"], "usage"),
+        (["--los", "kl"], "usage"),
+    ],
+)
+def test_wrong_options_are_usage_errors(arguments, tmp_path: Path, capsys, extra, code):
+    assert main([*arguments, "--out", str(tmp_path / "draft"), *extra]) == 2
+    assert capsys.readouterr().err.split("]")[0].endswith(f"error[{code}")
+
+
+def test_a_folder_that_holds_no_rows_is_named(arguments, tmp_path: Path, capsys):
+    other = [*arguments[:3], "--data", str(tmp_path), "--out", str(tmp_path / "draft")]
+    assert main(other) == 2
+    assert "error[rows-unreadable]" in capsys.readouterr().err
