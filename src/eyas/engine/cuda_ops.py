@@ -1,10 +1,11 @@
 """The operations that the captured round is made of, and their plain PyTorch twin.
 
-`EagerOps` is what the Triton kernels (`cuda_triton`) are compared with; it also runs the prompt, whose rows are too many
-for the skinny kernels, and the whole round where there is no GPU. Shapes: M rows, E hidden, H query heads, G key/value
-heads, D head width, L cache length, V vocabulary rows.
+`EagerOps` is what the Triton kernels (`cuda_triton`) are compared with; it also runs the prompt, whose rows are too
+many for the skinny kernels, and the whole round where there is no GPU.
+Shapes: M rows, E hidden, H query heads, G key/value heads, D head width, L cache length, V vocabulary rows.
 """
 
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -84,8 +85,16 @@ class Ops(Protocol):
         """The draft's token [1] in target ids; with copy = (rows, index, out) also out[0] = rows[index[0]]."""
 
 
+@dataclass(frozen=True, slots=True)
 class EagerOps:
-    """The plain twin; reads positions on the host."""
+    """The plain twin.
+
+    Attributes:
+        position: where the rows stand, if the caller knows (a prompt: 0); None reads the position on the host, which
+            waits for the device.
+    """
+
+    position: int | None = None
 
     def num_parts(self, head: Tensor, num_rows: int) -> int:
         """One: the whole head."""
@@ -118,7 +127,7 @@ class EagerOps:
             inputs = torch.cat((inputs, rms_norm(second[0], second[1], eps)), -1)
         num = inputs.shape[0]
         pairs = F.linear(inputs, weight).view(num, -1, half, 2)
-        start = int(position) + offset
+        start = self._start(position, offset)
         num_turned = heads.num_query + heads.num_kv
         cos = rope[0][start : start + num, None].to(pairs.dtype)
         sin = rope[1][start : start + num, None].to(pairs.dtype)
@@ -131,15 +140,21 @@ class EagerOps:
 
     def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
         """See `Ops.attend`."""
-        num, start = query.shape[0], int(position) + offset
-        rows = query.view(num, heads.num_query, heads.width).transpose(0, 1)
-        keys, values = cache[:, :, : start + num]
-        index = torch.arange(start + num, device=query.device)
-        mask = index[None, :] <= index[start:, None]
-        groups = heads.num_query // heads.num_kv
-        keys, values = (t.repeat_interleave(groups, 0)[None] for t in (keys, values))
-        merged = F.scaled_dot_product_attention(rows[None], keys, values, attn_mask=mask)
+        num, start = query.shape[0], self._start(position, offset)
+        rows = query.view(1, num, heads.num_query, heads.width).transpose(1, 2)
+        keys, values = cache[:, None, :, : start + num]
+        mask = None
+        if start > 0 and num > 1:
+            index = torch.arange(start + num, device=query.device)
+            mask = index[None, :] <= index[start:, None]
+        is_causal = start == 0 and num > 1
+        merged = F.scaled_dot_product_attention(
+            rows, keys, values, attn_mask=mask, is_causal=is_causal, enable_gqa=True
+        )
         out.copy_(merged[0].transpose(0, 1).reshape(num, -1))
+
+    def _start(self, position: Tensor, offset: int) -> int:
+        return offset + (int(position) if self.position is None else self.position)
 
     def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
         """See `Ops.linear`."""
@@ -178,7 +193,7 @@ class EagerOps:
         choices = best_ids[:, 0].tolist()
         drafts = tokens.tolist()[1:]
         matches = [d == c for d, c in zip(drafts, choices[:-1], strict=True)]
-        accepted = (matches + [False]).index(False)
+        accepted = [*matches, False].index(False)
         if simulated is not None:
             accepted = int(simulated[rounds % len(records)])
         chosen.copy_(best_ids[:, 0])
@@ -203,6 +218,5 @@ class EagerOps:
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Normed in fp32, rounded to x's dtype, then scaled: as Hugging Face's Llama does it."""
-    wide = x.float() if x.dtype != torch.float64 else x
-    return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+    """As the readable engine norms."""
+    return torch.rms_norm(x, (x.shape[-1],), weight, eps)

@@ -11,11 +11,12 @@ import torch
 import triton
 from torch import Tensor
 
-from eyas.engine.cuda_tiles import Tile, TileChoice
+from eyas.engine.cuda_tiles import Tile, TileChoice, Way
 from eyas.engine.cuda_weights import Heads
 from eyas.engine.kernels.attention import attention_kernel
 from eyas.engine.kernels.choose import accept_kernel, embed_kernel, pick_kernel
 from eyas.engine.kernels.linear import gate_up_kernel, head_kernel, linear_kernel, qkv_kernel
+from eyas.engine.kernels.rows import norm_kernel
 
 
 @dataclass(slots=True)
@@ -26,16 +27,31 @@ class TritonOps:
         tiles: block sizes by shape.
         overlaps: programmatic dependent launch: a kernel loads its weights while the one before it still runs
             (compute capability 9 and up).
+        num_multiprocessors: of the device.
     """
 
     tiles: TileChoice
     overlaps: bool = False
+    num_multiprocessors: int = 1
     _scratch: dict[tuple[int, ...], tuple[Tensor, ...]] = field(default_factory=dict)
 
-    def _flags(self, tile: Tile) -> dict[str, Any]:
+    def _grid(self, tile: Tile, num_out: int) -> tuple[int]:
+        num_tiles = triton.cdiv(num_out, tile.block_out)
+        if tile.way != Way.WALK:
+            return (num_tiles,)
+        return (min(num_tiles, tile.programs * self.num_multiprocessors),)
+
+    def _flags(self, tile: Tile, num_in: int, num_rows: int) -> dict[str, Any]:
+        first, rest = tile.columns(num_in)
         flags: dict[str, Any] = {
+            "C": num_in,
+            "M": num_rows,
+            "MP": tile.padded(num_rows),
             "BN": tile.block_out,
-            "BK": tile.block_in,
+            "BK": first,
+            "BK2": rest,
+            "S": tile.num_warps,
+            "WAY": int(tile.way),
             "STAGES": tile.stages,
             "num_warps": tile.num_warps,
         }
@@ -44,9 +60,33 @@ class TritonOps:
     def _overlap(self) -> dict[str, Any]:
         return {"PDL": True, "launch_pdl": True} if self.overlaps else {"PDL": False}
 
+    def _normed(self, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, out: Tensor) -> None:
+        """out [M, E] = rmsnorm of rows of x, as its own launch."""
+        width = x.shape[1]
+        norm_kernel[(out.shape[0],)](
+            x,
+            x.stride(0),
+            norm if index is None else index,
+            norm,
+            eps,
+            out,
+            out.stride(0),
+            C=width,
+            BK=triton.next_power_of_2(width),
+            INDIRECT=index is not None,
+            **self._overlap(),
+        )
+
+    def _normed_rows(self, num_rows: int, width: int, like: Tensor) -> Tensor:
+        key = (num_rows, width)
+        if key not in self._scratch:
+            self._scratch[key] = (torch.zeros(num_rows, width, dtype=like.dtype, device=like.device),)
+        return self._scratch[key][0]
+
     def num_parts(self, head: Tensor, num_rows: int) -> int:
         """See `Ops.num_parts`."""
-        return triton.cdiv(head.shape[0], self.tiles.pick("head", head, num_rows).block_out)
+        tile = self.tiles.pick("head", head, num_rows)
+        return -(-head.shape[0] // tile.block_out)
 
     def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
         """See `Ops.embed`."""
@@ -74,8 +114,15 @@ class TritonOps:
         """See `Ops.project_qkv`."""
         num_rows = query.shape[0]
         tile = self.tiles.pick("qkv", weight, num_rows)
+        has_norm = tile.way != Way.PIPE
+        if not has_norm:
+            inputs = self._normed_rows(num_rows, weight.shape[1], query)
+            self._normed(x, ids, norm, eps, inputs[:, : norm.shape[0]])
+            if second is not None:
+                self._normed(second[0], None, second[1], eps, inputs[:, norm.shape[0] :])
+            x, ids, second = inputs, None, None
         other, other_norm = (x, norm) if second is None else second
-        qkv_kernel[(triton.cdiv(weight.shape[0], tile.block_out),)](
+        qkv_kernel[self._grid(tile, weight.shape[0])](
             weight,
             weight.stride(0),
             x,
@@ -93,16 +140,14 @@ class TritonOps:
             query,
             cache[0],
             cache[1],
-            C=x.shape[1],
             H=heads.num_query,
             G=heads.num_kv,
             D=heads.width,
             L=cache.shape[2],
-            M=num_rows,
-            MP=tile.padded(num_rows),
+            NORM=has_norm,
             TWO=second is not None,
             INDIRECT=ids is not None,
-            **self._flags(tile),
+            **self._flags(tile, x.shape[1], num_rows),
         )
 
     def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
@@ -132,6 +177,7 @@ class TritonOps:
             R=rows,
             BL=block,
             SPLITS=splits,
+            AT_ONCE=4 if width > 64 else 8,
             num_warps=self.tiles.attention_warps,
             **self._overlap(),
         )
@@ -154,7 +200,7 @@ class TritonOps:
         num_rows, (num_out, num_in) = x.shape[0], weight.shape
         tile = self.tiles.pick("linear", weight, num_rows)
         added = out if residual is None else residual
-        linear_kernel[(triton.cdiv(num_out, tile.block_out),)](
+        linear_kernel[self._grid(tile, num_out)](
             weight,
             x,
             x.stride(0),
@@ -163,18 +209,20 @@ class TritonOps:
             out,
             out.stride(0),
             num_out,
-            C=num_in,
-            M=num_rows,
-            MP=tile.padded(num_rows),
             ADD=residual is not None,
-            **self._flags(tile),
+            **self._flags(tile, num_in, num_rows),
         )
 
     def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
         """See `Ops.gate_up`."""
         num_rows, (num_out, num_in) = x.shape[0], weight.shape
         tile = self.tiles.pick("gate_up", weight, num_rows)
-        gate_up_kernel[(triton.cdiv(num_out, tile.block_out),)](
+        has_norm = tile.way != Way.PIPE
+        if not has_norm:
+            inputs = self._normed_rows(num_rows, num_in, x)
+            self._normed(x, None, norm, eps, inputs)
+            x = inputs
+        gate_up_kernel[self._grid(tile, num_out)](
             weight,
             x,
             x.stride(0),
@@ -182,10 +230,8 @@ class TritonOps:
             eps,
             out,
             num_out,
-            C=num_in,
-            M=num_rows,
-            MP=tile.padded(num_rows),
-            **self._flags(tile),
+            NORM=has_norm,
+            **self._flags(tile, num_in, num_rows),
         )
 
     def best_tokens(
@@ -196,7 +242,12 @@ class TritonOps:
         tile = self.tiles.pick("head", head, num_rows)
         num_parts = triton.cdiv(num_out, tile.block_out)
         assert best.shape[1] == num_parts, "the workspace was made for other tiles"
-        head_kernel[(num_parts,)](
+        has_norm = tile.way != Way.PIPE
+        if not has_norm:
+            inputs = self._normed_rows(num_rows, num_in, x)
+            self._normed(x, index, norm, eps, inputs)
+            x, index = inputs, None
+        head_kernel[self._grid(tile, num_out)](
             head,
             x,
             x.stride(0),
@@ -207,11 +258,9 @@ class TritonOps:
             best_ids,
             num_out,
             num_parts,
-            C=num_in,
-            M=num_rows,
-            MP=tile.padded(num_rows),
+            NORM=has_norm,
             INDIRECT=index is not None,
-            **self._flags(tile),
+            **self._flags(tile, num_in, num_rows),
         )
 
     def accept(

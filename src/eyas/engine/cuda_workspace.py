@@ -86,7 +86,7 @@ class RoundState:
     """What one round hands to the next, all int32 on the device.
 
     Attributes:
-        numbers: [4]: target positions in the cache; the same before the last verify pass; drafts accepted in it; rounds.
+        numbers: [4]: target positions in the cache; those before the last verify pass; drafts accepted in it; rounds.
         tokens: [K + 1], the token to be verified first (the last bonus), then K drafts.
         chosen: [K + 1], the target's choices of the last verify pass.
         records: [R, K + 2], a ring: accepted, then the choices, of round r in row r mod R.

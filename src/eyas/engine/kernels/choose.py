@@ -8,13 +8,14 @@ drafts accepted in it; rounds done. See `cuda_workspace`.
 import triton
 import triton.language as tl
 
-from eyas.engine.kernels.rows import wait_for_inputs
+from eyas.engine.kernels.rows import let_next_start, wait_for_inputs
 
 
 @triton.jit
 def embed_kernel(table_ptr, ids_ptr, out_ptr, out_stride, C: tl.constexpr, BK: tl.constexpr, PDL: tl.constexpr):
     """out[m] = table[ids[m]]."""
     wait_for_inputs(PDL)
+    let_next_start(PDL)
     m = tl.program_id(0)
     k = tl.arange(0, BK)
     row = tl.load(ids_ptr + m).to(tl.int64)
@@ -37,6 +38,7 @@ def accept_kernel(
 ):  # fmt: skip
     """Greedy acceptance of tokens[1 … K] against the target's choices; writes the record [accepted, choices …]."""
     wait_for_inputs(PDL)
+    let_next_start(PDL)
     length = tl.load(state_ptr)
     round_index = tl.load(state_ptr + 3)
     record = record_ptr + (round_index % records) * (K + 2)
@@ -73,6 +75,7 @@ def pick_kernel(
 ):  # fmt: skip
     """The draft's token in target ids; with COPY also rows[index] -> state, the next step's input."""
     wait_for_inputs(PDL)
+    let_next_start(PDL)
     choice = _argmax(best_ptr, best_id_ptr, 0, num_parts, BP)
     if HAS_MAP:
         choice += tl.load(offset_ptr + choice).to(tl.int32)

@@ -1,0 +1,69 @@
+"""A captured engine out of the readable engine's weights: what a caller needs to know of the fast path."""
+
+import importlib.util
+
+import torch
+
+from eyas.engine.cuda_engine import FastEngine, FastSettings
+from eyas.engine.cuda_ops import EagerOps, Ops
+from eyas.engine.cuda_round import new_round
+from eyas.engine.cuda_tiles import TileChoice
+from eyas.engine.cuda_weights import fast_draft, fast_target
+from eyas.engine.llama_weights import LlamaWeights
+from eyas.models.draft import Eagle3Draft
+
+
+def why_not_captured(device: torch.device) -> str | None:
+    """Why rounds cannot be captured on this device, in words; None where they can."""
+    if device.type != "cuda":
+        return f"{device} has no CUDA graphs"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if torch.cuda.get_device_capability(device) < (8, 0):
+        return "its matrix units do not know bf16"
+    return None
+
+
+def open_captured(
+    weights: LlamaWeights,
+    draft: Eagle3Draft | None = None,
+    *,
+    aux_boundaries: tuple[int, ...] = (),
+    num_draft_tokens: int = 0,
+    max_length: int = 4096,
+    settings: FastSettings | None = None,
+) -> FastEngine:
+    """An engine of fixed depth over these weights.
+
+    Args:
+        weights: on the device and in the dtype to compute in; fused copies are made beside them.
+        draft: in the same dtype on the same device; with `num_draft_tokens` 1 … 7.
+        aux_boundaries: that the draft reads.
+        max_length: positions of prompt, answer and rounds in flight.
+        settings: launching; `captures` is off where `why_not_captured` has a reason.
+
+    Raises:
+        FastPathUnsupported: see `fast_target` and `fast_draft`.
+    """
+    device = weights.norm.device
+    captures = why_not_captured(device) is None
+    target = fast_target(weights, max_length=max_length, aux_boundaries=aux_boundaries)
+    round_ = new_round(
+        triton_ops(device) if captures else EagerOps(),
+        target,
+        fast_draft(draft, target) if draft is not None and num_draft_tokens else None,
+        num_draft_tokens=num_draft_tokens,
+        max_length=max_length,
+    )
+    return FastEngine(round_, settings or FastSettings(captures=captures))
+
+
+def triton_ops(device: torch.device, tiles: TileChoice | None = None) -> Ops:
+    """The Triton kernels for a CUDA device; kernels overlap where the device can (Hopper and newer)."""
+    from eyas.engine.cuda_triton import TritonOps
+
+    return TritonOps(
+        tiles=tiles or TileChoice(),
+        overlaps=torch.cuda.get_device_capability(device) >= (9, 0),
+        num_multiprocessors=torch.cuda.get_device_properties(device).multi_processor_count,
+    )

@@ -1,0 +1,196 @@
+"""The captured round computes what the readable round computes, token for token (here by its eager twin, fp32, CPU)."""
+
+import pytest
+import torch
+from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, tiny_module, tiny_weights
+
+from eyas.engine.cuda_engine import CacheTooShort, FastEngine, FastSettings
+from eyas.engine.cuda_open import open_captured, why_not_captured
+from eyas.engine.cuda_ops import EagerOps
+from eyas.engine.cuda_round import new_round
+from eyas.engine.cuda_weights import FastPathUnsupported, fast_draft, fast_target
+from eyas.engine.eagle_draft import ReferenceDraft
+from eyas.engine.engine import Engine, Limits, PromptEmpty
+from eyas.engine.llama_target import LlamaTarget
+
+PROMPT = [3, 1, 2, 4]
+
+
+def captured(num_draft_tokens: int, settings: FastSettings | None = None, max_length: int = 128) -> FastEngine:
+    weights = tiny_weights()
+    return open_captured(
+        weights,
+        tiny_module(weights),
+        aux_boundaries=BOUNDARIES,
+        num_draft_tokens=num_draft_tokens,
+        max_length=max_length,
+        settings=settings,
+    )
+
+
+def readable() -> Engine:
+    weights = tiny_weights()
+    return Engine(LlamaTarget(weights), ReferenceDraft(tiny_module(weights), BOUNDARIES))
+
+
+@pytest.mark.parametrize("num_draft_tokens", [0, 1, 3, 7])
+@pytest.mark.parametrize("prompt", [PROMPT, [2], [0, 0, 4, 4, 1, 2, 3]])
+def test_ids_origins_and_acceptances_are_the_readable_rounds(prompt: list[int], num_draft_tokens: int):
+    limits = Limits(max_new_tokens=40)
+
+    expected = readable().generate(prompt, limits, num_draft_tokens=num_draft_tokens)
+    got = captured(num_draft_tokens).generate(prompt, limits)
+
+    assert got.ids == expected.ids
+    assert got.origins == expected.origins
+    assert got.accepted == expected.accepted
+    assert got.finish == expected.finish
+
+
+def test_the_comparison_covers_rounds_with_and_without_accepted_drafts():
+    accepted = captured(3).generate(PROMPT, Limits(max_new_tokens=40)).accepted
+
+    assert 0 in accepted
+    assert max(accepted) >= 2, "no round kept two drafts: the repair of the caches is not tested"
+
+
+def test_a_draft_of_other_weights_proposes_otherwise_but_the_text_stays():
+    weights, limits = tiny_weights(), Limits(max_new_tokens=40)
+    target = fast_target(weights, max_length=128, aux_boundaries=BOUNDARIES)
+    texts = []
+    for seed in (1, 2):
+        draft = fast_draft(tiny_module(weights, seed), target)
+        round_ = new_round(EagerOps(), target, draft, num_draft_tokens=3, max_length=128)
+        texts.append(FastEngine(round_).generate(PROMPT, limits))
+
+    assert texts[0].ids == texts[1].ids
+    assert texts[0].accepted != texts[1].accepted
+
+
+@pytest.mark.parametrize("settings", [FastSettings(lookahead=1), FastSettings(rounds_per_launch=4, lookahead=3)])
+def test_launching_ahead_changes_nothing_not_even_for_the_next_prompt(settings: FastSettings):
+    engine, limits = captured(3, settings), Limits(max_new_tokens=30)
+
+    first, other, again = (engine.generate(p, limits) for p in (PROMPT, [2, 2, 1], PROMPT))
+
+    assert first.ids == again.ids == readable().generate(PROMPT, limits, num_draft_tokens=3).ids
+    assert other.ids == readable().generate([2, 2, 1], limits, num_draft_tokens=3).ids
+
+
+def test_more_rounds_than_records_still_come_in_order():
+    limits = Limits(max_new_tokens=150)
+
+    got = captured(0, max_length=192).generate(PROMPT, limits)
+
+    assert got.ids == readable().generate(PROMPT, limits).ids
+
+
+@pytest.mark.parametrize("num_draft_tokens", [0, 3])
+def test_a_stop_id_ends_the_text_inside_a_round(num_draft_tokens: int):
+    free = readable().generate(PROMPT, Limits(max_new_tokens=30))
+    stop = free.ids[-1]
+    limits = Limits(max_new_tokens=30, stop_ids=frozenset([stop]))
+
+    got = captured(num_draft_tokens).generate(PROMPT, limits)
+    expected = readable().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens)
+
+    assert (got.ids, got.accepted, got.finish) == (expected.ids, expected.accepted, "stop")
+
+
+def test_tokens_are_told_as_they_come():
+    told: list[tuple[int, ...]] = []
+
+    text = captured(3).generate(PROMPT, Limits(max_new_tokens=20), on_tokens=lambda ids: told.append(tuple(ids)))
+
+    assert [i for ids in told for i in ids] == text.ids
+    assert len(told) == len(text.accepted) + 1
+
+
+def test_simulated_acceptances_are_taken_as_given():
+    weights = tiny_weights()
+    target = fast_target(weights, max_length=64, aux_boundaries=BOUNDARIES)
+    draft = fast_draft(tiny_module(weights), target)
+    round_ = new_round(EagerOps(), target, draft, num_draft_tokens=3, max_length=64, is_simulated=True)
+    round_.state.simulated[:4] = torch.tensor([3, 0, 2, 1])
+    engine = FastEngine(round_)
+    engine.start(PROMPT)
+    records = engine.rounds()
+
+    assert [next(records)[0] for _ in range(4)] == [3, 0, 2, 1]
+
+
+def test_what_does_not_fit_the_cache_is_refused_before_it_runs():
+    with pytest.raises(CacheTooShort) as caught:
+        captured(3, max_length=64).generate(PROMPT, Limits(max_new_tokens=60))
+
+    assert str(caught.value).splitlines()[0] == (
+        "error[cache-too-short]: the cache holds 64 positions and 80 are needed"
+    )
+
+
+def test_an_answer_that_just_fits_is_given():
+    assert len(captured(3, max_length=64).generate(PROMPT, Limits(max_new_tokens=44)).ids) == 44
+
+
+def test_an_empty_prompt_is_refused():
+    with pytest.raises(PromptEmpty):
+        captured(0).generate([], Limits(max_new_tokens=3))
+
+
+@pytest.mark.parametrize(
+    ("switch", "value"),
+    [("residual", "post-norm"), ("feedback", "post-norm"), ("aux_norm", "per-state"), ("num_layers", 2)],
+)
+def test_a_switch_that_the_round_does_not_compute_is_refused_by_name(switch: str, value: object):
+    weights = tiny_weights()
+    target = fast_target(weights, max_length=64, aux_boundaries=BOUNDARIES)
+
+    with pytest.raises(FastPathUnsupported, match=switch):
+        fast_draft(tiny_module(weights, **{switch: value}), target)
+
+
+def test_targets_with_biases_or_head_norms_are_refused():
+    rows = (HEADS + 2 * KV_HEADS) * WIDTH
+    with pytest.raises(FastPathUnsupported, match="a bias on q, k, v"):
+        fast_target(tiny_weights(qkv_bias=torch.zeros(rows)), max_length=64)
+    with pytest.raises(FastPathUnsupported, match="norms on q and k"):
+        fast_target(tiny_weights(q_norm=torch.ones(WIDTH)), max_length=64)
+
+
+def test_the_embedding_is_no_boundary_of_the_captured_round():
+    with pytest.raises(FastPathUnsupported, match="aux boundaries"):
+        fast_target(tiny_weights(), max_length=64, aux_boundaries=(0, 2, 3))
+
+
+def test_a_cpu_has_no_graphs_and_says_so():
+    assert why_not_captured(torch.device("cpu")) == "cpu has no CUDA graphs"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("num_draft_tokens", [0, 3, 5])
+def test_the_graph_replays_the_readable_round_in_fp32(num_draft_tokens: int):
+    with torch.device("cuda"):
+        weights = _on_gpu()
+    draft = tiny_module(weights).to("cuda") if num_draft_tokens else None
+    engine = open_captured(weights, draft, aux_boundaries=BOUNDARIES, num_draft_tokens=num_draft_tokens, max_length=256)
+    limits = Limits(max_new_tokens=100)
+
+    got = engine.generate(PROMPT, limits)
+
+    assert got.ids == readable().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens).ids
+
+
+def _on_gpu():  # type: ignore[no-untyped-def]
+    from dataclasses import replace
+
+    weights = tiny_weights()
+    blocks = tuple(
+        replace(
+            b,
+            **{name: getattr(b, name).cuda() for name in ("input_norm", "qkv", "o", "post_norm", "gate_up", "down")},
+        )
+        for b in weights.blocks
+    )
+    embedding = weights.embedding.cuda()
+    return replace(weights, blocks=blocks, embedding=embedding, head=embedding, norm=weights.norm.cuda())
