@@ -1,4 +1,4 @@
-"""SGLang's side of the conformance run: its own config, registry, constructor and `load_weights`; no server, no target."""
+"""SGLang's side of the conformance run: its own config, registry, constructor and `load_weights`; no server."""
 
 import os
 from pathlib import Path

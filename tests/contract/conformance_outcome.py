@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from eyas.contract.layer_ids import default_boundaries
 from eyas.contract.ledger import Ledger
 
 # the loader itself is run, not the launch: what the target's hook or the first forward pass would stop is out of reach
@@ -16,7 +17,7 @@ def disagreements(ledger: Ledger, outcome: dict[str, Any]) -> list[str]:
         return [f"the engine: {outcome['error'] or 'loaded'}; the ledger: {said}"]
     if stops:
         return _stop(ledger, outcome)
-    return [*_class(ledger, outcome), *_parameters(ledger, outcome)]
+    return [*_class(ledger, outcome), *_parameters(ledger, outcome), *_aux(ledger, outcome)]
 
 
 def _stop(ledger: Ledger, outcome: dict[str, Any]) -> list[str]:
@@ -33,6 +34,15 @@ def _stop(ledger: Ledger, outcome: dict[str, Any]) -> list[str]:
 
 def _class(ledger: Ledger, outcome: dict[str, Any]) -> list[str]:
     return [] if outcome["class"] == ledger.draft_class else [f"class {outcome['class']}, not {ledger.draft_class}"]
+
+
+def _aux(ledger: Ledger, outcome: dict[str, Any]) -> list[str]:
+    """Layer ids as the engine's own code takes them from the config; None there = the target's default."""
+    flags = outcome["flags"]
+    taken = flags.get("aux") or flags.get(f"aux_{ledger.runner}") or default_boundaries(30)
+    if ledger.aux is None or sorted(set(taken)) == list(ledger.aux):
+        return []
+    return [f"taps {taken}, the ledger says {ledger.aux}"]
 
 
 def _parameters(ledger: Ledger, outcome: dict[str, Any]) -> list[str]:
