@@ -154,6 +154,9 @@ class World:
             missing=self.state.get("missing", ()),
         )
 
+    def learn(self, engine: str, version: str | None) -> None:
+        return
+
     def take(self, processes: Sequence[ProcessFacts], now: float) -> StackSample:
         frames = self.stack_frames(now - EPOCH) if self.stack_frames is not None else {}
         return StackSample(

@@ -153,6 +153,9 @@ class _Once:
     lines: tuple[LogLine, ...]
     last: Mapping[str, Any]
 
+    def learn(self, engine: str, version: str | None) -> None:
+        """Nobody is asked."""
+
     def observe(self, now: float) -> Observation:
         ended = ExitFacts(code=None) if self.last.get("state") in ("crashed", "stopped") else None
         return Observation(at=now, lines=self.lines, exit=ended)

@@ -132,7 +132,7 @@ class CrashReader:
 def explain_exit(facts: ExitFacts | None, *, self_killed: bool, core_died: bool) -> str:
     """What an exit code means for these engines; "" when it is not known."""
     if facts is None or facts.code is None:
-        return "exit code not known (not a child of ours)" if facts is not None else ""
+        return "not known (not a child of ours)" if facts is not None else ""
     code = facts.code
     if code == 137 and self_killed:
         return "137: SGLang killed itself after a child failed (kill_process_tree); not the OOM killer"

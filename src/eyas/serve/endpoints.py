@@ -98,6 +98,10 @@ class Endpoints:
             self._engine, self._version = ("sglang" if found.engine == "sglang" else "vllm"), found.version
         return found
 
+    def learn(self, engine: Engine, version: str | None) -> None:
+        """The engine was found out elsewhere: its counters can be read from now on."""
+        self._engine, self._version = engine, self._version or version
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What the counters could not tell, and why."""
@@ -152,6 +156,8 @@ class Endpoints:
         from eyas.client import counters
         from eyas.errors import EyasError
 
+        if self._engine not in ("sglang", "vllm"):
+            return None
         try:
             reading = counters.read(
                 self.url, self._engine, self._version, api_key=self._api_key, timeout_s=4.0, with_server_info=False

@@ -157,6 +157,9 @@ class Probes(Protocol):
     def observe(self, now: float) -> Observation:
         """Look once, within about a second, without disturbing the server."""
 
+    def learn(self, engine: str, version: str | None) -> None:
+        """The engine was found out from its log: whoever asks its endpoints wants to know."""
+
 
 def moved_between(before: Observation | None, now: Observation) -> dict[str, str]:
     """Kind of evidence -> words, for everything that moved since the last look (log lines are judged elsewhere)."""

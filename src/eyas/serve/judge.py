@@ -264,10 +264,12 @@ class Judge:
         ready_at, health = self.tracker.ready_at, self._health(seen)
         if ready_at is None:
             return None
+        if health is not None and seen.at - ready_at <= _GRACE_S:
+            return Verdict(state=StateName.STARTING, reason=f"the log says ready; /health not yet: {health}")
         age = self.quiet_s(seen.at)
         old = f"; its last line is {age:.0f} s old" if self.log_only and age > 30 else ""
         verdict = self._alive(seen, f"the log says that it is ready{old}", None)
-        if health is not None and seen.at - ready_at > _GRACE_S:
+        if health is not None:
             warning = f"the log says ready, but /health: {health}; is the URL right?"
             return Verdict(state=verdict.state, reason=verdict.reason, warnings=(*verdict.warnings, warning))
         return verdict
@@ -339,7 +341,8 @@ class Judge:
 
     def unmoved(self, now: float) -> tuple[str, ...]:
         """What did not move, each with how long: the evidence of a stall."""
-        rows = [f"{kind}: last {now - at:.0f} s ago ({words})" for kind, (at, words) in sorted(self.last_moves.items())]
+        moves = sorted((kind, move) for kind, move in self.last_moves.items() if kind != "first-look")
+        rows = [f"{kind}: last {now - at:.0f} s ago ({words})" for kind, (at, words) in moves]
         return tuple(rows) or ("nothing has moved since we began to look",)
 
 

@@ -53,6 +53,12 @@ class LiveProbes:
             missing=self._what_is_missing(),
         )
 
+    def learn(self, engine: str, version: str | None) -> None:
+        """Pass it on to the endpoints."""
+        if self.endpoints is not None and engine in ("sglang", "vllm"):
+            self.endpoints.learn("sglang" if engine == "sglang" else "vllm", version)
+            self.asks_identity = False
+
     def _lines(self, now: float) -> tuple[LogLine, ...]:
         return self.log.read(now) if self.log is not None else ()
 

@@ -166,7 +166,7 @@ def _overall(positions: Sequence[RankPosition], phase: str) -> tuple[str, ModelR
 
 
 def _what(kind: str, role: ModelRole | None, phase_title: str, positions: Sequence[RankPosition]) -> str:
-    text = f"it stands still {_WORDS.get(kind, kind)}"
+    text = f"it {'is' if kind == 'frozen' else 'stands still'} {_WORDS.get(kind, kind)}"
     if role is not None and kind in ("graph-capture", "weight-load", "compile"):
         text += f" of the {role}"
     if kind == "frozen":

@@ -194,6 +194,7 @@ class Supervisor:
         self._tracker = PhaseTracker(table_for(self.engine, self.version), began_at, self._tracker.first_phase)
         self._crash = CrashReader(self.engine)
         self._judge.engine, self._judge.tracker = self.engine, self._tracker
+        self.probes.learn(self.engine, self.version)
         self.journal.tell("note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.at)
         for line in self._early[: -len(seen.lines) or None]:
             self._take_line(line)
