@@ -181,3 +181,22 @@ def test_a_flag_that_the_launch_needs_but_the_version_lacks_is_said_before_anyth
     (finding,) = sglang_command(poorer).findings
 
     assert (finding.code, finding.severity) == ("flag-missing", "error")
+
+
+def test_what_check_wants_for_this_draft_is_on_the_command_line_once():
+    window = ("--speculative-draft-window-size", "512", "--speculative-draft-model-quantization", "unquant")
+    sglang = sglang_command(recipe("sglang", "0.5.23", options=ServeOptions(quantization="fp8"), needed=window))
+    vllm = vllm_command(recipe("vllm", "0.33.0", needed=("--speculative-config", '{"parallel_drafting": true}')))
+
+    words = " ".join(sglang.argv)
+    assert "--speculative-draft-window-size 512" in words
+    assert sglang.argv.count("--speculative-draft-model-quantization") == 1
+    assert '"parallel_drafting": true' in vllm.argv[vllm.argv.index("--speculative-config") + 1]
+    assert vllm.argv.count("--speculative-config") == 1
+
+
+def test_a_draft_whose_scaled_rope_reaches_far_enough_needs_no_variable():
+    headers_of = {"target_headers": headers(32768), "draft_headers": headers(2048)}
+    command = sglang_command(recipe("sglang", "0.5.23", effective_draft_length=32768, environment={}, **headers_of))
+
+    assert command.environment == {}

@@ -12,6 +12,7 @@ from eyas.serve.serve_options import Counting
 
 DEFAULT_PORT = 30000
 _LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+_DRAFT_QUANTIZATION = "--speculative-draft-model-quantization"
 
 
 def sglang_command(recipe: Recipe) -> EngineCommand:
@@ -22,7 +23,8 @@ def sglang_command(recipe: Recipe) -> EngineCommand:
     notes = list(_notes(recipe))
     environment = dict(recipe.environment)
     served = options.context_length or recipe.target_length
-    if recipe.draft_length and served and recipe.draft_length < served and _LONGER not in environment:
+    environment.pop(_LONGER, None)  # decided here, where the served length is known
+    if recipe.draft_length and served and recipe.draft_length < served:
         environment[_LONGER] = "1"
         notes.append(
             f"{_LONGER}=1: the draft's config allows {recipe.draft_length} tokens, served are {served}; without it "
@@ -61,10 +63,13 @@ def _flags(recipe: Recipe, counting: Counting, port: int) -> Iterator[str]:
     if options.max_running_requests:
         yield from ("--max-running-requests", str(options.max_running_requests))
     if options.quantization:
+        yield from ("--quantization", options.quantization)
+    if options.quantization and _DRAFT_QUANTIZATION not in recipe.needed:
         # Unset, the draft would inherit the target's --quantization.
-        yield from ("--quantization", options.quantization, "--speculative-draft-model-quantization", "unquant")
+        yield from (_DRAFT_QUANTIZATION, "unquant")
     if options.draft_attention_backend:
         yield from ("--speculative-draft-attention-backend", options.draft_attention_backend)
+    yield from recipe.needed
     if options.served_name:
         yield from ("--served-model-name", options.served_name)
     if "--enable-metrics" not in recipe.extra:

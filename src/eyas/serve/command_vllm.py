@@ -23,8 +23,10 @@ def vllm_command(recipe: Recipe) -> EngineCommand:
     options, counting = recipe.options, Counting.of(recipe.options)
     port = options.port or DEFAULT_PORT
     theirs, extra, findings = _split_speculative(recipe.extra)
+    needed, needed_flags, _ = _split_speculative(recipe.needed)
     speculative = {"method": "eagle3", "model": recipe.draft, "num_speculative_tokens": options.num_draft_tokens}
     findings += list(_conflicts(speculative, theirs, recipe.version))
+    speculative |= {name: value for name, value in needed.items() if name not in {**speculative, **theirs}}
     if options.draft_attention_backend:
         speculative["attention_backend"] = options.draft_attention_backend
     speculative = {**theirs, **speculative}
@@ -32,7 +34,7 @@ def vllm_command(recipe: Recipe) -> EngineCommand:
         argv = [recipe.python, "-m", "vllm.entrypoints.cli.main", "serve", "--headless"]
     else:
         argv = [recipe.python, "-m", "vllm.entrypoints.openai.api_server"]
-    flags = list(_flags(recipe, speculative, port, extra))
+    flags = [*_flags(recipe, speculative, port, extra), *needed_flags]
     environment = dict(recipe.environment)
     return EngineCommand(
         argv=(*argv, *flags, *extra),

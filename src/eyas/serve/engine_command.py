@@ -25,6 +25,8 @@ class Recipe:
         extra: the user's further engine flags, appended as they are.
         known: the engine's flags.
         environment: from `check` (variables that the draft needs).
+        needed: flags from `check` that this very draft needs (a sliding window, an unquantised draft, ...).
+        effective_draft_length: the draft's longest sequence with its RoPE scaling counted; None = by the config's key.
         key_variable: name of the environment variable that holds the API key; None = none wanted.
         is_cpu: the CPU build.
     """
@@ -38,6 +40,8 @@ class Recipe:
     draft_headers: Checkpoint | None = None
     extra: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    needed: tuple[str, ...] = ()
+    effective_draft_length: int | None = None
     key_variable: str | None = None
     is_cpu: bool = False
 
@@ -53,8 +57,8 @@ class Recipe:
 
     @property
     def draft_length(self) -> int | None:
-        """Longest sequence of the draft by its config, tokens."""
-        return config_length(self.draft_headers)
+        """Longest sequence of the draft, tokens."""
+        return self.effective_draft_length or config_length(self.draft_headers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

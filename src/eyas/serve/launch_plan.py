@@ -3,7 +3,7 @@
 A plan with `refused` findings is not started. Nothing here starts a server.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,11 @@ from eyas.contract.check import CheckOptions, CheckReport, check
 from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.engines.version import EngineVersion, parse_engine
 from eyas.contract.finding import SEVERITIES, Finding
-from eyas.contract.ledger import Ledger
+from eyas.contract.launch_flags import Launch
 from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.errors import EyasError
 from eyas.serve.bad_combinations import bad_combinations
+from eyas.serve.check_words import effective_length, ledger_words, needed_flags
 from eyas.serve.command_sglang import sglang_command
 from eyas.serve.command_vllm import vllm_command
 from eyas.serve.engine_command import EngineCommand, Recipe
@@ -172,32 +173,8 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         overruled=overruled,
         ledger=ledger_words(report.ledgers.get(engine.label)),
         next_command=_next(request, engine, blocking),
-        notes=_notes(request, engine, installed, recipe, blocking),
+        notes=_notes(request, engine, installed, recipe, blocking, report),
     )
-
-
-def ledger_words(ledger: Ledger | None) -> str:
-    """What a ledger says of a draft, in one sentence."""
-    if ledger is None:
-        return ""
-    if ledger.is_healthy:
-        return f"{ledger.engine.label} serves this draft as it was trained"
-    reasons = [r.what for r in ledger.reasons]
-    if ledger.dropped:
-        reasons.insert(0, f"{len(ledger.dropped)} tensors are dropped ({_pattern(ledger.dropped)})")
-    return f"{ledger.engine.label}: " + "; ".join(dict.fromkeys(reasons))
-
-
-def _pattern(names: Sequence[str]) -> str:
-    """ "layers.0.*" for many names with a common beginning, else the first two."""
-    common: list[str] = []
-    for parts in zip(*(name.split(".")[:-1] for name in names), strict=False):
-        if len(set(parts)) > 1:
-            break
-        common.append(parts[0])
-    if common and len(names) > 1:
-        return f"{'.'.join(common)}.*"
-    return ", ".join(names[:2]) + (" ..." if len(names) > 2 else "")
 
 
 def _engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[InstalledEngine | None, EngineVersion]:
@@ -224,7 +201,7 @@ def _recipe(
         known = table_flags(request.engine, engine.version)
     else:
         known = known_flags(installed, cache=cache, environment=environment.variables, talk=talk)
-    launch = report.launch.get(engine.label)
+    launch = report.launch.get(engine.label) or Launch()
     return Recipe(
         python=installed.python if installed else request.python or "python",
         target=request.target,
@@ -234,7 +211,9 @@ def _recipe(
         target_headers=target,
         draft_headers=draft,
         extra=request.extra,
-        environment=launch.environment if launch else {},
+        environment=launch.environment,
+        needed=needed_flags(launch),
+        effective_draft_length=effective_length(draft),
         key_variable=request.key_variable,
         is_cpu=engine.is_cpu,
     )
@@ -275,12 +254,17 @@ def _notes(
     installed: InstalledEngine | None,
     recipe: Recipe,
     blocking: tuple[Finding, ...],
+    report: CheckReport,
 ) -> tuple[str, ...]:
     notes = []
     if engine.is_approximated:
         notes.append(f"{engine.label} is newer or older than what is known; judged by the rules of {engine.rules}")
     if installed is None:
         notes.append(f"planned for {engine.label}, whatever is installed; flags judged by {recipe.known.source}")
+    aux = report.ledgers[engine.label].aux if engine.label in report.ledgers else None
+    if aux is not None:
+        notes.append(f"the target is tapped after {', '.join(map(str, aux))} layers")
+    notes += [n for n in (report.launch.get(engine.label) or Launch()).notes if not n.startswith(("K = ", "name the"))]
     if recipe.target_headers is None:
         notes.append("the target's headers are not at hand: its length, memory and vocabulary are not checked")
     useless = [code for code in request.forced if code not in {f.code for f in blocking}]

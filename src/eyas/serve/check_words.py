@@ -1,0 +1,63 @@
+"""What the report of `check` means for a launch: flags that the draft needs, its length, the ledger in one sentence."""
+
+import json
+from collections.abc import Sequence
+
+from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.launch_flags import Launch, draft_length
+from eyas.contract.ledger import Ledger
+from eyas.contract.read_draft import read_draft
+from eyas.errors import EyasError
+
+_OWN_FLAGS = (
+    "--speculative-algorithm",
+    "--speculative-draft-model-path",
+    "--speculative-num-steps",
+    "--speculative-eagle-topk",
+    "--speculative-num-draft-tokens",
+)
+_OWN_SETTINGS = ("method", "model", "num_speculative_tokens")
+
+
+def ledger_words(ledger: Ledger | None) -> str:
+    """What a ledger says of a draft, in one sentence."""
+    if ledger is None:
+        return ""
+    if ledger.is_healthy:
+        return f"{ledger.engine.label} serves this draft as it was trained"
+    reasons = [r.what for r in ledger.reasons]
+    if ledger.dropped:
+        reasons.insert(0, f"{len(ledger.dropped)} tensors are dropped ({_pattern(ledger.dropped)})")
+    return f"{ledger.engine.label}: " + "; ".join(dict.fromkeys(reasons))
+
+
+def _pattern(names: Sequence[str]) -> str:
+    """ "layers.0.*" for many names with a common beginning, else the first two."""
+    common: list[str] = []
+    for parts in zip(*(name.split(".")[:-1] for name in names), strict=False):
+        if len(set(parts)) > 1:
+            break
+        common.append(parts[0])
+    if common and len(names) > 1:
+        return f"{'.'.join(common)}.*"
+    return ", ".join(names[:2]) + (" ..." if len(names) > 2 else "")
+
+
+def needed_flags(launch: Launch) -> tuple[str, ...]:
+    """What `check` wants on the command line beyond algorithm, draft, K and shape, which `serve` sets itself."""
+    words: list[str] = []
+    for name, value in zip(launch.flags[::2], launch.flags[1::2], strict=False):
+        if name == "--speculative-config":
+            settings = {k: v for k, v in json.loads(value).items() if k not in _OWN_SETTINGS}
+            words += [name, json.dumps(settings)] if settings else []
+        elif name not in _OWN_FLAGS:
+            words += [name, value]
+    return tuple(words)
+
+
+def effective_length(draft: Checkpoint) -> int | None:
+    """The draft's longest sequence with its RoPE scaling counted; None where the draft cannot be understood."""
+    try:
+        return draft_length(read_draft(draft, None).spec)
+    except EyasError:
+        return None
