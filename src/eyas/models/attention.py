@@ -64,7 +64,10 @@ def ttt_attention(
     Returns:
         [B, N, T, e].
     """
-    step = len(keys) - 1
+    step, width = len(keys) - 1, values[0].shape[-1]
+    if width < query.shape[-1] and backend != "eager":  # MLA: flash wants values as wide as keys
+        padded = [F.pad(value, (0, query.shape[-1] - width)) for value in values]
+        return ttt_attention(query, keys, padded, scale=scale, window=window, backend=backend)[..., :width]
     spread_keys, spread_values = [_spread(k, query) for k in keys], [_spread(v, query) for v in values]
     has_window = window is not None and query.shape[2] + step > window
     if backend == "eager" or has_window or (backend == "auto" and not _flash_fits(query, values[0])):

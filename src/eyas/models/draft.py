@@ -12,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eyas.contract.draft_spec import DraftSpec
+from eyas.models.attend import Attend
 from eyas.models.attention import Backend, cached_attention, ttt_attention
 from eyas.models.draft_cache import DraftCache
-from eyas.models.draft_layer import Attend, DraftLayer, window_of
+from eyas.models.draft_layer import DraftLayer, window_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""One decoder layer of a draft (GQA class): norms, attention, SwiGLU. Only layer 0 takes 2H, and only it has two norms.
+"""One decoder layer of a draft: norms, attention (GQA here, MLA in `mla`), SwiGLU. Layer 0 alone takes 2H.
 
 Shapes: B rows, T positions, H draft hidden size, N query heads, M key/value heads, d head width.
 """
@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from eyas.contract.draft_spec import DraftSpec
 from eyas.errors import EyasError
+from eyas.models.attend import Attend
+from eyas.models.mla import MlaAttention
 from eyas.models.rope import Rotary
-
-# How a layer's attention is computed once queries, keys and values are there: (layer index, q, k, v) -> [B, N, T, d].
-Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -103,7 +102,7 @@ class DraftLayer(nn.Module):
 
         self.input_layernorm = norm()
         self.hidden_norm = norm() if self.is_first else None
-        self.self_attn = attention_of(spec, index)
+        self.self_attn = MlaAttention(spec, index) if spec.draft_class == "mla" else DraftAttention(spec, index)
         self.post_attention_layernorm = norm()
         self.mlp = DraftMlp(spec)
 
@@ -125,28 +124,6 @@ class DraftLayer(nn.Module):
         state = residual + self.self_attn(x, positions, attend)
         after: Tensor = state + self.mlp(self.post_attention_layernorm(state))
         return after
-
-
-def attention_of(spec: DraftSpec, index: int) -> nn.Module:
-    """The attention of the spec's draft class.
-
-    Raises:
-        DraftClassUnsupported: an MLA draft.
-    """
-    if spec.draft_class != "gqa":
-        raise DraftClassUnsupported(
-            f"draft class '{spec.draft_class}' cannot be computed yet",
-            "config.json: architectures",
-            "eyas computes grouped-query drafts; an MLA draft can be checked and converted, not evaluated",
-            "evaluate it on an engine that serves it",
-        )
-    return DraftAttention(spec, index)
-
-
-class DraftClassUnsupported(EyasError):
-    """The draft's attention class is known to `contract` but not computed here."""
-
-    code = "draft-class-unsupported"
 
 
 def window_of(spec: DraftSpec, index: int) -> int | None:
