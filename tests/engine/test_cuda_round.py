@@ -170,8 +170,7 @@ def test_a_cpu_has_no_graphs_and_says_so():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("num_draft_tokens", [0, 3, 5])
 def test_the_graph_replays_the_readable_round_in_fp32(num_draft_tokens: int):
-    with torch.device("cuda"):
-        weights = _on_gpu()
+    weights = _on_gpu()
     draft = tiny_module(weights).to("cuda") if num_draft_tokens else None
     engine = open_captured(weights, draft, aux_boundaries=BOUNDARIES, num_draft_tokens=num_draft_tokens, max_length=256)
     limits = Limits(max_new_tokens=100)
