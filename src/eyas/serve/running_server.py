@@ -9,9 +9,9 @@ from eyas.serve.clock import Clock
 from eyas.serve.engine_process import EngineProcess
 from eyas.serve.launch_outcome import LaunchSettings
 from eyas.serve.launch_plan import LaunchPlan
-from eyas.serve.live_view import View
+from eyas.serve.live_view import View, final_text
 from eyas.serve.run_folder import RunFolder
-from eyas.serve.state import Event, Snapshot, StateName
+from eyas.serve.state import Event, EventKind, Snapshot, StateName
 from eyas.serve.stop import Interrupts
 from eyas.serve.supervisor import Supervisor
 from eyas.serve.verdict import Verdict, first_minute
@@ -40,10 +40,14 @@ class RunningServer:
 
     def until_end(self) -> Snapshot:
         """Look, show and judge until the server ends, somebody interrupts, or nothing is left to wait for."""
+        was_stalled = False
         while True:
             snapshot = self._look()
             if snapshot.state.is_serving and self.ready_s is None:
                 self.ready_s = snapshot.elapsed_s
+            if snapshot.state is StateName.STALLED and not was_stalled:
+                self._say("note", final_text(snapshot), snapshot)
+            was_stalled = snapshot.state is StateName.STALLED
             self._advance_verdict(snapshot)
             if snapshot.state.is_final or self.interrupts.asked():
                 return snapshot
@@ -64,6 +68,10 @@ class RunningServer:
             deadline_s=0.0,
         )
 
+    def _say(self, kind: EventKind, text: str, snapshot: Snapshot) -> None:
+        at, elapsed = snapshot.at, snapshot.elapsed_s
+        self.view.event(Event(at=at, elapsed_s=elapsed, kind=kind, state=snapshot.state, text=text))
+
     def _is_settled(self, snapshot: Snapshot) -> bool:
         wants_verdict = self.settings.canary is not None and bool(self.plan.command.url)
         judged = self.verdict is not None if wants_verdict else snapshot.state.is_serving
@@ -77,11 +85,9 @@ class RunningServer:
             self._asked = self._pool.submit(self._ask, canary)
         if self._asked is not None and self._asked.done():
             self.verdict = self._asked.result()
-            proof = self.verdict.proof
-            self.supervisor.prove(proof)
-            # The supervisor tells its listeners only while it looks.
-            at, elapsed = snapshot.at, snapshot.elapsed_s
-            self.view.event(Event(at=at, elapsed_s=elapsed, kind="proof", state=snapshot.state, text=proof.text))
+            self.supervisor.prove(self.verdict.proof)
+            # The supervisor tells its listeners only while it looks, and only the first line.
+            self._say("proof", self.verdict.words, snapshot)
             self.folder.write_document("verdict.json", self.verdict.as_document())
 
     def _ask(self, canary: CanaryOptions) -> Verdict:
