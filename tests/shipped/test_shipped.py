@@ -74,7 +74,7 @@ def test_no_evaluation_prompt_is_in_the_training_text_and_no_answer_but_for_stoc
         assert not ngrams(prompt) & learned, row["id"]
         # One model wrote both: "To solve this problem, we need to ..." is in many of its answers.
         answer = ngrams(tokenizer.decode(row["response_ids"], skip_special_tokens=True))
-        assert len(answer & learned) < 0.5 * len(answer), row["id"]
+        assert len(answer & learned) < 0.1 * len(answer), row["id"]
 
 
 def test_the_search_for_shared_text_can_find_some():
