@@ -260,7 +260,9 @@ def test_the_targets_embedding_is_copied_in_where_the_format_wants_it_and_out_ag
     assert spec.embedding == "own"
     assert found["embed_tokens.weight"] == (target / "model.safetensors").read_bytes()[-64 * 16 * 2 :]
 
-    convert(tmp_path / "spec", "sglang", tmp_path / "back")
+    convert(tmp_path / "spec", "torchspec", tmp_path / "kept")
+    assert content(tmp_path / "kept")[1] == found
+    convert(tmp_path / "kept", "sglang", tmp_path / "back")
     assert content(tmp_path / "back")[1] == content(source)[1]
     sidecar = json.loads((tmp_path / "back" / "eyas.json").read_text())
     assert "embed_tokens.weight" in sidecar["dropped"]
@@ -300,9 +302,10 @@ def test_the_sidecar_holds_contract_provenance_and_fingerprints_but_no_path(tmp_
 
 
 def test_the_fingerprint_of_the_tensors_is_the_same_in_every_format(tmp_path: Path):
-    target = write_target(tmp_path / "t", weights=False)
+    target = write_target(tmp_path / "t")
     source = write_draft(tmp_path / "s")
-    prints = {convert(source, to, tmp_path / to, target).fingerprint for to in ("sglang", "vllm", "eagle")}
+    prints = {convert(source, to, tmp_path / to, target).fingerprint for to in ("sglang", "speculators", "eagle")}
+    prints |= {convert(tmp_path / "speculators", to, tmp_path / f"{to}2").fingerprint for to in ("modelopt", "vllm")}
     assert len(prints) == 1
 
 

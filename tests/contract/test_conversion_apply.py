@@ -65,7 +65,7 @@ def test_strided_tensors_of_a_bin_are_read_through_torch(tmp_path: Path):
 def test_a_dtype_without_a_torch_storage_cannot_go_into_a_bin(tmp_path: Path):
     tensor = PlannedTensor(canonical="a", name="a", dtype="F8_E8M0", shape=(1,), source=b"1", origin="a")
     with pytest.raises(BinDtypeUnwritable):
-        write_torch_bin(tmp_path / "x.bin", [tensor], lambda tensor, at: None)
+        write_torch_bin(tmp_path / "x.bin", [tensor], lambda tensor, at: lambda: 0)
 
 
 def test_the_audit_finds_one_wrong_byte(tmp_path: Path):

@@ -2,13 +2,13 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from eyas.contract.conversion import ConversionPlan, PlannedTensor, SourceRange
-from eyas.contract.conversion_audit import audit_headers, audit_tensor
+from eyas.contract.conversion_audit import TensorAudit, audit_headers, audit_tensor
 from eyas.contract.sidecar import NAME, sidecar_document
 from eyas.contract.write_safetensors import write_safetensors
 from eyas.contract.write_torch_bin import write_torch_bin
@@ -25,13 +25,13 @@ class Converted:
     Attributes:
         out: the folder.
         num_bytes: of tensor data.
-        checksums: stored name -> CRC-32 of its data, read back.
+        samples: stored name -> fingerprint of three samples of its data, read back.
         fingerprint: of all tensors under canonical names: equal for the same draft in any format.
     """
 
     out: Path
     num_bytes: int
-    checksums: Mapping[str, str]
+    samples: Mapping[str, str]
     fingerprint: str
 
 
@@ -49,33 +49,35 @@ def apply_conversion(plan: ConversionPlan, out: Path, talk: Talk, *, replace: bo
     """
     weights = WEIGHTS[plan.container]
     with atomic_folder(out, replace=replace) as folder:
-        checksums = _write_weights(plan, folder / weights, talk)
+        samples = _write_weights(plan, folder / weights, talk)
         _write_json(folder / "config.json", plan.config)
         for name, document in plan.side_files.items():
             _write_json(folder / name, document)
-        sidecar = sidecar_document(plan, checksums)
+        sidecar = sidecar_document(plan, samples)
         _write_json(folder / NAME, sidecar)
         audit_headers(plan, folder)
     return Converted(
-        out=out, num_bytes=plan.num_bytes, checksums=checksums, fingerprint=str(sidecar["tensors_fingerprint"])
+        out=out, num_bytes=plan.num_bytes, samples=samples, fingerprint=str(sidecar["tensors_fingerprint"])
     )
 
 
 def _write_weights(plan: ConversionPlan, path: Path, talk: Talk) -> dict[str, str]:
-    audits: dict[str, Future[int]] = {}
-    write = write_safetensors if plan.container == "safetensors" else write_torch_bin
+    audits: dict[str, Future[TensorAudit]] = {}
+    is_bin = plan.container == "bin"
     # one thread compares what is written while the kernel copies the next tensor
     with (
         talk.progress("convert", plan.num_bytes / 1e6, "MB") as progress,
         ThreadPoolExecutor(max_workers=1, thread_name_prefix="eyas-audit") as pool,
     ):
 
-        def wrote(tensor: PlannedTensor, at: int) -> None:
-            audits[tensor.name] = pool.submit(audit_tensor, tensor, path, at)
+        def wrote(tensor: PlannedTensor, at: int) -> Callable[[], int]:
+            audit = pool.submit(audit_tensor, tensor, path, at, with_checksum=is_bin)
+            audits[tensor.name] = audit
             progress.advance(tensor.num_bytes / 1e6)
+            return lambda: audit.result().crc32
 
-        write(path, plan.tensors, wrote)
-        return {name: f"{audit.result():08x}" for name, audit in audits.items()}
+        (write_torch_bin if is_bin else write_safetensors)(path, plan.tensors, wrote)
+        return {name: audit.result().sample for name, audit in audits.items()}
 
 
 def _write_json(path: Path, document: object) -> None:

@@ -2,17 +2,34 @@
 
 import os
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from eyas.contract.conversion import AuditFailed, ConversionPlan, PlannedTensor, SourceRange
-from eyas.contract.copy_bytes import checksum_range, compare_ranges
+from eyas.contract.copy_bytes import checksum_range, compare_ranges, sample_range
 from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.contract.write_tensor import open_source, view_slices
 from eyas.records.fingerprint import of_json
 
 
-def audit_tensor(tensor: PlannedTensor, path: Path, at: int) -> int:
-    """CRC-32 of the tensor's data at offset `at` of the file `path`, proven equal to its source.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorAudit:
+    """What reading one written tensor again gave.
+
+    Attributes:
+        sample: fingerprint of three samples of its data.
+        crc32: of all of it; 0 unless it was asked for.
+    """
+
+    sample: str
+    crc32: int
+
+
+def audit_tensor(tensor: PlannedTensor, path: Path, at: int, *, with_checksum: bool = False) -> TensorAudit:
+    """Prove that the data at offset `at` of the file `path` are those of the tensor's source, byte by byte.
+
+    Args:
+        with_checksum: also give the CRC-32, which a zip wants.
 
     Raises:
         AuditFailed: they differ.
@@ -20,9 +37,11 @@ def audit_tensor(tensor: PlannedTensor, path: Path, at: int) -> int:
     written = os.open(path, os.O_RDONLY)
     try:
         if isinstance(tensor.source, SourceRange):
-            source = open_source(tensor.source.path)
+            source, length = open_source(tensor.source.path), tensor.num_bytes
             try:
-                same, checksum = compare_ranges(source, tensor.source.begin, written, at, tensor.num_bytes)
+                same, checksum = compare_ranges(
+                    source, tensor.source.begin, written, at, length, with_checksum=with_checksum
+                )
             finally:
                 os.close(source)
         else:
@@ -31,6 +50,7 @@ def audit_tensor(tensor: PlannedTensor, path: Path, at: int) -> int:
                 wanted = zlib.crc32(part, wanted)
             checksum = checksum_range(written, at, tensor.num_bytes)
             same = checksum == wanted
+        sample = sample_range(written, at, tensor.num_bytes)
     finally:
         os.close(written)
     if not same:
@@ -40,7 +60,7 @@ def audit_tensor(tensor: PlannedTensor, path: Path, at: int) -> int:
             f"its data at byte {at} differ from {tensor.origin}",
             "run the command again; if it happens twice, check the disk or report it",
         )
-    return checksum
+    return TensorAudit(sample=sample, crc32=checksum)
 
 
 def audit_headers(plan: ConversionPlan, folder: Path) -> None:

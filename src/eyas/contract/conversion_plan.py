@@ -18,11 +18,13 @@ from eyas.contract.conversion import (
 from eyas.contract.dialects.dialect import Dialect, Loss, Written
 from eyas.contract.draft_findings import draft_findings
 from eyas.contract.draft_reading import DraftReading
+from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.finding import SEVERITIES, Finding
 from eyas.contract.int_map import mask_bytes, target_ids
 from eyas.contract.target_embedding import TargetEmbedding, find_target_embedding
 from eyas.contract.target_spec import TargetSpec
 
+_EMBEDDING = "embed_tokens.weight"
 _OWN_FILES = ("config.json", "eyas.json", "hf_quant_config.json")
 
 
@@ -49,7 +51,7 @@ def plan_conversion(
             "give the draft's folder",
         )
     damage = _damage(reading, target, allow)
-    written = dialect.write(reading.spec, target)
+    written = dialect.write(_own_spec(reading), target)
     written = replace(written, losses=(*written.losses, *_map_loss(reading, written, dialect)))
     _refuse(written.losses, dialect, reading, allow)
     written, copied, notes = _with_embedding(reading, written, target)
@@ -66,7 +68,7 @@ def plan_conversion(
         losses=written.losses,
         side_files=_side_files(reading),
         left_out=_left_out(reading),
-        copied_from_target=tuple(copied),
+        copied_from_target=(*copied, *(n for n in _copied_before(reading) if n in written.names and n not in copied)),
         notes=(*reading.checkpoint.notes, *written.notes, *notes),
     )
 
@@ -118,21 +120,31 @@ def _map_loss(reading: DraftReading, written: Written, dialect: Dialect) -> tupl
 def _with_embedding(
     reading: DraftReading, written: Written, target: TargetSpec | None
 ) -> tuple[Written, dict[str, TargetEmbedding], tuple[str, ...]]:
-    """The embedding copied in where the format wants it, or left out where eyas itself had copied it in."""
-    name, spec = "embed_tokens.weight", reading.spec
-    if written.derived.get(name) == "target":
-        shape = (spec.vocab_size, spec.hidden_size)
-        found = find_target_embedding(Path(target.where), shape) if target else "no --target was given"
-        if isinstance(found, TargetEmbedding):
-            return replace(written, names={**written.names, name: name}), {name: found}, ()
-        rest = {key: value for key, value in written.derived.items() if key != name}
-        note = f"embed_tokens.weight is left out: {found}; vLLM shares the target's"
-        return replace(written, derived=rest), {}, (note,)
-    if name in written.names and name in _copied_before(reading) and not written.keeps_copied_embedding:
-        names = {key: value for key, value in written.names.items() if key != name}
-        why = "eyas had copied it from the target; this format shares the target's"
-        return replace(written, names=names, dropped={**written.dropped, name: why}), {}, ()
-    return written, {}, ()
+    """The embedding where the format wants the target's: the copy that is there already, else from the target."""
+    spec, is_copy = reading.spec, _EMBEDDING in _copied_before(reading)
+    if written.derived.get(_EMBEDDING) != "target":
+        if is_copy:
+            why = "eyas had copied it from the target; this format shares the target's"
+            return replace(written, dropped={**written.dropped, _EMBEDDING: why}), {}, ()
+        return written, {}, ()
+    if is_copy:
+        return replace(written, names={**written.names, _EMBEDDING: _EMBEDDING}), {}, ()
+    shape = (spec.vocab_size, spec.hidden_size)
+    found = find_target_embedding(Path(target.where), shape) if target else "no --target was given"
+    if isinstance(found, TargetEmbedding):
+        return replace(written, names={**written.names, _EMBEDDING: _EMBEDDING}), {_EMBEDDING: found}, ()
+    rest = {key: value for key, value in written.derived.items() if key != _EMBEDDING}
+    note = f"{_EMBEDDING} is left out: {found}; vLLM shares the target's"
+    return replace(written, derived=rest), {}, (note,)
+
+
+def _own_spec(reading: DraftReading) -> DraftSpec:
+    """The draft without an embedding that eyas itself had copied in: that is the target's, not the draft's own."""
+    spec = reading.spec
+    if _EMBEDDING not in _copied_before(reading):
+        return spec
+    tensors = {name: info for name, info in spec.tensors.items() if name != _EMBEDDING}
+    return replace(spec, embedding="target", tensors=tensors)
 
 
 def _copied_before(reading: DraftReading) -> Sequence[str]:
@@ -174,7 +186,7 @@ def _from_target(name: str, embedding: TargetEmbedding) -> PlannedTensor:
     assert info.end is not None, "find_target_embedding gives ranges"
     source = SourceRange(path=embedding.root / info.file, begin=info.begin, end=info.end)
     return PlannedTensor(
-        canonical="embed_tokens.weight",
+        canonical=_EMBEDDING,
         name=name,
         dtype=info.dtype,
         shape=info.shape,

@@ -1,6 +1,7 @@
 """Copying byte ranges between files in bounded slices, by the kernel where it can; comparing and checksumming them."""
 
 import errno
+import hashlib
 import os
 import zlib
 from pathlib import Path
@@ -9,6 +10,7 @@ from eyas.contract.conversion import SourceChanged
 
 SLICE_BYTES = 64 << 20  # most that one step moves
 _BUFFER_BYTES = 1 << 20  # own memory when the kernel cannot copy, and for comparing
+_SAMPLE_BYTES = 1 << 16
 _NO_KERNEL_COPY = (errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EBADF, errno.EPERM)
 
 
@@ -48,8 +50,10 @@ def _copy_through_memory(source: int, begin: int, length: int, target: int, at: 
         done += count
 
 
-def compare_ranges(first: int, first_begin: int, second: int, second_begin: int, length: int) -> tuple[bool, int]:
-    """Whether two ranges hold the same bytes, and the CRC-32 of the second."""
+def compare_ranges(
+    first: int, first_begin: int, second: int, second_begin: int, length: int, *, with_checksum: bool = False
+) -> tuple[bool, int]:
+    """Whether two ranges hold the same bytes, and the CRC-32 of the second (0 unless asked for: it costs most)."""
     size = min(_BUFFER_BYTES, length)
     left, right = bytearray(size), bytearray(size)
     checksum, done = 0, 0
@@ -60,7 +64,8 @@ def compare_ranges(first: int, first_begin: int, second: int, second_begin: int,
         # whole bytearrays compare by memcmp; a memoryview would compare item by item
         if (left != right) if step == size else (left[:step] != right[:step]):
             return False, checksum
-        checksum = zlib.crc32(memoryview(right)[:step], checksum)
+        if with_checksum:
+            checksum = zlib.crc32(memoryview(right)[:step], checksum)
         done += step
     return True, checksum
 
@@ -74,6 +79,19 @@ def checksum_range(file: int, begin: int, length: int) -> int:
         checksum = zlib.crc32(memoryview(buffer)[:step], checksum)
         done += step
     return checksum
+
+
+def sample_range(file: int, begin: int, length: int) -> str:
+    """A fingerprint of three samples of 64 KiB of a range (start, middle, end) and its length.
+
+    Reading all of a head to name it would cost as much as copying it. A change that lies between the samples is not
+    seen; another training run changes all of them.
+    """
+    size = min(_SAMPLE_BYTES, length)
+    digest = hashlib.sha256(str(length).encode())
+    for at in (0, (length - size) // 2, length - size):
+        digest.update(os.pread(file, size, begin + at))
+    return digest.hexdigest()[:16]
 
 
 def _fill(file: int, buffer: bytearray, begin: int, length: int) -> bool:

@@ -29,11 +29,11 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def sidecar_document(plan: ConversionPlan, checksums: Mapping[str, str]) -> dict[str, Any]:
+def sidecar_document(plan: ConversionPlan, samples: Mapping[str, str]) -> dict[str, Any]:
     """The sidecar of what `plan` wrote.
 
     Args:
-        checksums: stored name -> CRC-32 of the data as read back, 8 hex digits.
+        samples: stored name -> fingerprint of three samples of its data, as read back.
     """
     reading = plan.reading
     return {
@@ -56,13 +56,20 @@ def sidecar_document(plan: ConversionPlan, checksums: Mapping[str, str]) -> dict
                 "origin": tensor.origin,
                 "dtype": tensor.dtype,
                 "shape": list(tensor.shape),
-                "crc32": checksums[tensor.name],
+                "sample": samples[tensor.name],
             }
             for tensor in plan.tensors
         },
-        "tensors_fingerprint": of_json(sorted((t.canonical, checksums[t.name]) for t in plan.tensors)),
+        "tensors_fingerprint": _fingerprint(plan, samples),
         "copied_from_target": list(plan.copied_from_target),
         "dropped": dict(plan.dropped),
         "allowed": dict(plan.allowed),
         "notes": list(plan.notes),
     }
+
+
+def _fingerprint(plan: ConversionPlan, samples: Mapping[str, str]) -> str:
+    """Of the draft's own tensors under canonical names: equal in every format (t2d follows from d2t)."""
+    own = [tensor for tensor in plan.tensors if tensor.canonical != "t2d" and tensor.origin != "zeros"]
+    own = [tensor for tensor in own if tensor.canonical not in plan.copied_from_target]
+    return of_json(sorted([t.canonical, t.dtype, list(t.shape), samples[t.name]] for t in own))

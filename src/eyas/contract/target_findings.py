@@ -76,4 +76,3 @@ def _aux(spec: DraftSpec, target: TargetSpec, where: str) -> list[Finding]:
             )
         )
     return findings
-

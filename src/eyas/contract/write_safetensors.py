@@ -13,7 +13,7 @@ from eyas.contract.write_tensor import write_tensor
 
 
 def write_safetensors(
-    path: Path, tensors: Sequence[PlannedTensor], wrote: Callable[[PlannedTensor, int], None]
+    path: Path, tensors: Sequence[PlannedTensor], wrote: Callable[[PlannedTensor, int], object]
 ) -> None:
     """Write `tensors` in the given order (widest dtype first keeps them aligned).
 

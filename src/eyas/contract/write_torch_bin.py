@@ -7,11 +7,11 @@ Source: `torch/serialization.py`, `torch/_utils.py`; PKWARE APPNOTE §4.3.
 
 import os
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eyas.contract.conversion import PlannedTensor
-from eyas.contract.copy_bytes import checksum_range
 from eyas.contract.restricted_pickle import STORAGE_DTYPES
 from eyas.contract.write_tensor import write_tensor
 from eyas.errors import EyasError
@@ -27,11 +27,14 @@ class BinDtypeUnwritable(EyasError):
     code = "bin-dtype-unwritable"
 
 
-def write_torch_bin(path: Path, tensors: Sequence[PlannedTensor], wrote: Callable[[PlannedTensor, int], None]) -> None:
+def write_torch_bin(
+    path: Path, tensors: Sequence[PlannedTensor], wrote: Callable[[PlannedTensor, int], Callable[[], int]]
+) -> None:
     """Write `tensors` as the state dict of a `.bin`.
 
     Args:
-        wrote: called after each tensor with the offset of its data in the file.
+        wrote: called after each tensor with the offset of its data in the file; gives a function that waits for the
+            CRC-32 of those data, read back.
 
     Raises:
         BinDtypeUnwritable: a dtype without a torch storage class.
@@ -45,8 +48,7 @@ def write_torch_bin(path: Path, tensors: Sequence[PlannedTensor], wrote: Callabl
         for key, tensor in enumerate(tensors):
             begin = zip_file.begin(f"{root}/data/{key}", tensor.num_bytes)
             write_tensor(tensor, file.fileno(), begin)
-            wrote(tensor, begin)
-            zip_file.end(begin, tensor.num_bytes)
+            zip_file.end(begin, tensor.num_bytes, wrote(tensor, begin))
         zip_file.add(f"{root}/version", b"3\n")
         zip_file.close()
 
@@ -106,12 +108,12 @@ class _Zip:
 
     def __init__(self, file: int) -> None:
         self._file, self._at = file, 0
-        self._entries: list[tuple[bytes, int, int, int]] = []  # name, header offset, crc, size
+        self._entries: list[tuple[bytes, int, Callable[[], int], int]] = []  # name, header offset, crc, size
 
     def add(self, name: str, data: bytes) -> None:
         begin = self.begin(name, len(data))
         os.pwrite(self._file, data, begin)
-        self.end(begin, len(data))
+        self.end(begin, len(data), lambda: zlib.crc32(data))
 
     def begin(self, name: str, size: int) -> int:
         """Write a record's header for `size` bytes and give the offset of its data."""
@@ -124,21 +126,22 @@ class _Zip:
         shown = _LIMIT32 if big else size
         header = struct.pack("<4s5H3L2H", b"PK\x03\x04", 45, 0, 0, 0, 0x21, 0, shown, shown, len(raw), len(extra))
         os.pwrite(self._file, header + raw + extra, start)
-        self._entries.append((raw, start, 0, size))
+        self._entries.append((raw, start, lambda: 0, size))
         return start + len(header) + len(raw) + len(extra)
 
-    def end(self, begin: int, size: int) -> None:
-        """Close the record whose data begin at `begin`: its checksum goes into the header."""
-        checksum = checksum_range(self._file, begin, size)
+    def end(self, begin: int, size: int, checksum: Callable[[], int]) -> None:
+        """Close the record whose data begin at `begin`; its checksum is asked for at the end."""
         raw, start, _, _ = self._entries[-1]
-        os.pwrite(self._file, struct.pack("<L", checksum), start + 14)
         self._entries[-1] = (raw, start, checksum, size)
         self._at = begin + size
 
     def close(self) -> None:
-        """Write the directory."""
-        directory = b"".join(self._directory_entry(*entry) for entry in self._entries)
-        count, begin = len(self._entries), self._at
+        """Write the checksums and the directory."""
+        done = [(raw, start, checksum(), size) for raw, start, checksum, size in self._entries]
+        for _, start, checksum, _ in done:
+            os.pwrite(self._file, struct.pack("<L", checksum), start + 14)
+        directory = b"".join(self._directory_entry(*entry) for entry in done)
+        count, begin = len(done), self._at
         tail = b""
         if begin >= _LIMIT32 or count >= 0xFFFF:
             tail += struct.pack(

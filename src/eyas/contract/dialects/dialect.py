@@ -39,7 +39,6 @@ class Written:
         dropped: canonical name -> why it is not written.
         losses: what the format cannot hold; empty = nothing is lost.
         container: how the weights are stored.
-        keeps_copied_embedding: an embedding that eyas once copied from the target stays; False = it is left out again.
         notes: what was chosen, one sentence each.
     """
 
@@ -49,7 +48,6 @@ class Written:
     dropped: Mapping[str, str] = field(default_factory=dict)
     losses: tuple[Loss, ...] = ()
     container: Literal["safetensors", "bin"] = "safetensors"
-    keeps_copied_embedding: bool = False
     notes: tuple[str, ...] = ()
 
 

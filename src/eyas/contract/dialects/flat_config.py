@@ -138,7 +138,6 @@ def write_flat(spec: DraftSpec, target: TargetSpec | None, style: FlatStyle, ext
         dropped=_dropped(spec, names, dropped, style),
         losses=(*lost, *more_losses),
         container=style.container,
-        keeps_copied_embedding=style.embedding == "want",
         notes=tuple(notes),
     )
 

@@ -136,7 +136,6 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
             if name not in names
         },
         losses=tuple(lost),
-        keeps_copied_embedding=True,
         notes=_notes(config, codes),
     )
 
