@@ -28,7 +28,7 @@ def write(path: Path, *records: dict) -> Path:
 
 
 def run(target: Path, data: Path, out: Path, **options):
-    flags = {name: options.pop(name) for name in ("dry_run", "replace") if name in options}
+    flags = {name: options.pop(name) for name in ("dry_run", "replace", "exclude") if name in options}
     return prepare(target, [data], out, PrepareConfig(**options), Silent(), **flags)
 
 
@@ -58,6 +58,17 @@ def test_what_is_left_out_is_counted_by_reason(target: Path, tmp_path: Path):
         "an empty assistant turn": 1,
     }
     assert done.manifest.sources[0].num_records == 5
+
+
+def test_excluded_prompts_are_left_out_counted_and_part_of_the_fingerprint(target: Path, tmp_path: Path):
+    prompt = "one two three four five six seven eight nine"
+    data = write(tmp_path / "d.jsonl", record(f"Say {prompt}", "No"), record("Hi", "Yo"))
+    bench = write(tmp_path / "bench.jsonl", {"turns": [prompt]})
+    done = run(target, data, tmp_path / "rows", exclude=[bench])
+
+    assert supervised_text(target, tmp_path / "rows") == ["Yo<|im_end|>"]
+    assert done.manifest.dropped == {"shares 8 words in a row with an excluded prompt": 1}
+    assert run(target, data, tmp_path / "all", dry_run=True).manifest.fingerprint != done.manifest.fingerprint
 
 
 def test_cutting_keeps_the_beginning_of_a_long_row(target: Path, tmp_path: Path):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.data.read_conversations import DataMalformed, DataMissing, read_conversations
+from eyas.data.read_conversations import DataMalformed, DataMissing, list_files, read_conversations
 
 RECORD = {"id": "x", "messages": [{"role": "user", "content": "ü"}, {"role": "assistant", "content": "a"}]}
 LINE = json.dumps(RECORD, ensure_ascii=False)
@@ -35,8 +35,8 @@ def test_a_record_may_say_that_its_answer_was_cut_off(tmp_path: Path):
     [
         ('{"messages": [', "JSONDecodeError"),
         ("[1, 2]", "the line holds a JSON list, not an object"),
-        ('{"text": "x"}', "there is no list `messages` of objects (keys: text)"),
-        ('{"messages": ["x"]}', "there is no list `messages` of objects (keys: messages)"),
+        ('{"text": "x"}', "there is no list `messages` or `conversations` of objects (keys: text)"),
+        ('{"messages": ["x"]}', "there is no list `messages` or `conversations` of objects (keys: messages)"),
     ],
 )
 def test_a_malformed_line_is_an_error_with_file_and_line_not_a_silent_skip(tmp_path: Path, line, why):
@@ -59,6 +59,48 @@ def test_broken_utf8_and_truncated_archives_are_malformed_data(tmp_path: Path):
             list(read_conversations([path]))
 
 
-def test_a_missing_file_is_named(tmp_path: Path):
-    with pytest.raises(DataMissing, match="there is no data file"):
-        list(read_conversations([tmp_path / "no.jsonl"]))
+def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path):
+    with pytest.raises(DataMissing, match="there is no data in"):
+        list_files([tmp_path / "no.jsonl"])
+    with pytest.raises(DataMissing, match=r"it holds no \.jsonl"):
+        list_files([tmp_path])
+
+
+def test_a_folder_stands_for_the_data_files_in_it_in_order(tmp_path: Path):
+    for name in ("data/b.jsonl", "data/a.parquet", "c.jsonl.xz", "README.md", "cache-1.arrow", ".hidden.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = [str(p.relative_to(tmp_path)) for p in list_files([tmp_path])]
+    assert found == ["c.jsonl.xz", "data/a.parquet", "data/b.jsonl"]
+
+
+def write_table(path: Path, records: list[dict]) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    table = pyarrow.Table.from_pylist(records)
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        parquet.write_table(table, path)
+    else:
+        with pyarrow.OSFile(str(path), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as stream:
+            stream.write_table(table, max_chunksize=1)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_tables_read_like_lines_and_columns_that_are_null_are_not_there(tmp_path: Path, suffix):
+    with_reasoning = {"messages": [RECORD["messages"][0], {**RECORD["messages"][1], "reasoning_content": "hm"}]}
+    write_table(tmp_path / f"d{suffix}", [RECORD, with_reasoning])
+    first, second = read_conversations([tmp_path / f"d{suffix}"])
+
+    assert first.messages == RECORD["messages"]
+    assert second.messages == with_reasoning["messages"]
+    assert (second.source, second.line) == (0, 2)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_truncated_table_is_malformed_data(tmp_path: Path, suffix):
+    path = tmp_path / f"d{suffix}"
+    write_table(path, [RECORD] * 50)
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(DataMalformed):
+        list(read_conversations([path]))

@@ -20,6 +20,7 @@ def prepare(
     data: Annotated[list[Path], Parameter(name="--data", consume_multiple=True, negative="")],
     out: Path,
     config: Annotated[PrepareConfig, Parameter(name="*")] = _DEFAULT,
+    exclude: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")] = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     replace: Annotated[bool, Parameter(negative="")] = False,
     json: JsonFlag = False,
@@ -32,9 +33,13 @@ def prepare(
     Parameters
     ----------
     data
-        JSONL files (also .gz, .xz), one conversation a line: {"messages": [{"role": ..., "content": ...}]}.
+        JSONL files (also .gz, .xz), parquet files, or folders of them; one record a conversation, as
+        {"messages": [{"role": ..., "content": ...}]} or ShareGPT's {"conversations": [{"from": ..., "value": ...}]}.
     out
         Folder for the rows; written aside and renamed.
+    exclude
+        Files of prompts that must not be learned (benchmarks): conversations that share 8 words in a row with a user
+        turn, or with a `turns`, `prompt`, `question` or `prompt_ids` field, are left out and counted.
     dry_run
         Count and show, write nothing.
     replace
@@ -44,7 +49,7 @@ def prepare(
 
     talk = Terminal()
     folder = target_folder(target, talk)
-    done = prepare_rows(folder, data, out, config, talk, dry_run=dry_run, replace=replace)
+    done = prepare_rows(folder, data, out, config, talk, exclude=exclude or [], dry_run=dry_run, replace=replace)
     document = {
         **done.manifest.as_document(),
         "schema": "eyas.prepare/1",

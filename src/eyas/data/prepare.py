@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eyas.data.conversation import Conversation, why_unusable
-from eyas.data.read_conversations import read_conversations, require_files
+from eyas.data.exclusion import Exclusion
+from eyas.data.read_conversations import list_files, read_conversations
 from eyas.data.row_store import RowWriter
 from eyas.data.target_text import TargetText, load_target_text
 from eyas.data.tokenise import TokenRow, tokenise
@@ -87,12 +88,15 @@ def prepare(
     config: PrepareConfig,
     talk: Talk,
     *,
+    exclude: Sequence[Path] = (),
     dry_run: bool = False,
     replace: bool = False,
 ) -> Prepared:
     """Tokenise `data` for `target` into the folder `out`, written aside and renamed.
 
     Args:
+        data: files, or folders of files.
+        exclude: files of prompts that must not be learned (benchmarks); see `Exclusion`.
         dry_run: do everything but write.
         replace: swap out a folder that holds other rows.
 
@@ -102,10 +106,11 @@ def prepare(
         MaskUseless: no token is supervised, or every token is.
         OutputExists: `out` holds something else.
     """
-    require_files(data)
+    data, exclude = list_files(data), list_files(exclude)
     text = load_target_text(target, json.loads(config.template_options))
     prints = [fingerprint.of_file(path) for path in data]
-    whole = _fingerprint(text, prints, config)
+    excluded = Exclusion.read(exclude, text.tokenizer)
+    whole = _fingerprint(text, prints, config, [fingerprint.of_file(path) for path in exclude])
     if out.exists() and not replace and not dry_run:
         return _already(out, whole)
     writer, dropped, counts = RowWriter(), Counter[str](), Counter[int]()
@@ -115,6 +120,9 @@ def prepare(
         for conversation in read_conversations(data):
             counts[conversation.source] += 1
             bar.advance()
+            if excluded.holds(conversation):
+                dropped[excluded.reason] += 1
+                continue
             for row in _rows(conversation, text, config, dropped, seen):
                 writer.add(row, conversation.source, conversation.line)
                 example = example or tuple(pieces(row, text))
@@ -166,8 +174,8 @@ def _rows(
             yield row
 
 
-def _fingerprint(text: TargetText, prints: Sequence[str], config: PrepareConfig) -> str:
-    parts = [_RULES, text.tokenizer_hash, text.template_hash, list(prints), asdict(config)]
+def _fingerprint(text: TargetText, prints: Sequence[str], config: PrepareConfig, excluded: Sequence[str]) -> str:
+    parts = [_RULES, text.tokenizer_hash, text.template_hash, list(prints), asdict(config), list(excluded)]
     return fingerprint.of_json(parts)
 
 

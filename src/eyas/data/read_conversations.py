@@ -1,4 +1,4 @@
-"""Data files to `Conversation`s: JSONL with `messages`, plain or compressed. Refuses what it cannot read, by line."""
+"""Data files to `Conversation`s: JSONL, parquet, arrow, and folders of them. Refuses what it cannot read, by record."""
 
 import gzip
 import json
@@ -8,9 +8,13 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from eyas.data.conversation import Conversation
-from eyas.errors import EyasError
+from eyas.data.record_forms import FormUnknown, conversation_of
+from eyas.errors import EnvironmentMissing, EyasError
 
 _OPENERS: Mapping[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
+_FORM = '{"messages": [{"role": ..., "content": ...}]}'
+_TABLES = (".parquet", ".arrow")
+_TABLE_BATCH = 256  # records in memory at once
 
 
 class DataMissing(EyasError):
@@ -26,31 +30,48 @@ class DataMalformed(EyasError):
 
 
 def read_conversations(paths: Sequence[Path]) -> Iterator[Conversation]:
-    """The records of all files, in order.
+    """The records of all files, in order; `Conversation.source` is the index in `paths`.
 
     Raises:
-        DataMissing: a path does not exist.
-        DataMalformed: a line is no JSON object with a list `messages`; the message says file and line.
+        DataMalformed: a record is no conversation; the message says file and line (tables: record number).
+        EnvironmentMissing: a parquet or arrow file, and no pyarrow to read it.
     """
-    require_files(paths)
     for source, path in enumerate(paths):
-        for line, record in _records(path):
-            yield _conversation(record, source, line, path)
+        records = _table_records(path) if path.suffix in _TABLES else _json_records(path)
+        for line, record in records:
+            try:
+                yield conversation_of(record, source, line)
+            except FormUnknown as error:
+                raise _malformed(path, line, str(error)) from error
 
 
-def require_files(paths: Sequence[Path]) -> None:
-    """Raise `DataMissing` for the first path that is no file."""
+def list_files(paths: Sequence[Path]) -> list[Path]:
+    """The data files that `paths` stand for: files as they are, folders by the .jsonl(.gz, .xz), .parquet and .arrow
+    in them, as a data set's repository has them or `Dataset.save_to_disk` writes them.
+
+    Raises:
+        DataMissing: a path does not exist, or a folder holds no data file.
+    """
+    files: list[Path] = []
     for path in paths:
-        if not path.is_file():
-            raise DataMissing(
-                f"there is no data file {path}",
-                f"--data {path}",
-                "it does not exist or is no file",
-                'give JSONL files with one conversation a line: {"messages": [{"role": ..., "content": ...}]}',
-            )
+        if path.is_dir():
+            found = sorted(p for p in path.rglob("*") if p.is_file() and _is_data(p))
+            if not found:
+                raise _missing(path, "it holds no .jsonl, .parquet or .arrow file")
+            files += found
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise _missing(path, "it does not exist or is no file")
+    return files
 
 
-def _records(path: Path) -> Iterator[tuple[int, Any]]:
+def _is_data(path: Path) -> bool:
+    name = path.name.removesuffix(".gz").removesuffix(".xz")
+    return not path.name.startswith(".") and name.endswith((".jsonl", *_TABLES)) and not name.startswith("cache-")
+
+
+def _json_records(path: Path) -> Iterator[tuple[int, Any]]:
     with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8")) as file:
         number = 0
         try:
@@ -63,19 +84,49 @@ def _records(path: Path) -> Iterator[tuple[int, Any]]:
             raise _malformed(path, line, f"{type(error).__name__}: {error}") from error
 
 
-def _conversation(record: Any, source: int, line: int, path: Path) -> Conversation:
-    if not isinstance(record, dict):
-        raise _malformed(path, line, f"the line holds a JSON {type(record).__name__}, not an object")
-    messages = record.get("messages")
-    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        keys = ", ".join(sorted(record)[:8])
-        raise _malformed(path, line, f"there is no list `messages` of objects (keys: {keys})")
-    return Conversation(
-        messages=messages,
-        source=source,
-        line=line,
-        is_finished=record.get("finished", True) is not False,
-        tools=record.get("tools"),
+def _table_records(path: Path) -> Iterator[tuple[int, Any]]:
+    try:
+        from pyarrow import ArrowException
+    except ImportError as error:
+        raise EnvironmentMissing(
+            f"{path.suffix} files need pyarrow", str(path), str(error), "pip install pyarrow, or give the data as JSONL"
+        ) from error
+    number = 0
+    try:
+        for batch in _table_batches(path):
+            for record in batch.to_pylist():
+                number += 1
+                yield number, _without_nulls(record)
+    except (ArrowException, OSError) as error:
+        raise _malformed(path, number + 1, f"{type(error).__name__}: {error}") from error
+
+
+def _table_batches(path: Path) -> Iterator[Any]:
+    """Record batches of a parquet file, or of the stream that `Dataset.save_to_disk` writes."""
+    if path.suffix == ".parquet":
+        from pyarrow.parquet import ParquetFile
+
+        with ParquetFile(path) as file:
+            yield from file.iter_batches(_TABLE_BATCH)
+    else:
+        from pyarrow import ipc
+
+        with open(path, "rb") as file, ipc.open_stream(file) as stream:
+            yield from stream
+
+
+def _without_nulls(value: Any) -> Any:
+    """A table gives every record every column: what is null was not there."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
+def _missing(path: Path, why: str) -> DataMissing:
+    return DataMissing(
+        f"there is no data in {path}", f"--data {path}", why, f"give JSONL files with one conversation a line: {_FORM}"
     )
 
 
@@ -84,5 +135,5 @@ def _malformed(path: Path, line: int, why: str) -> DataMalformed:
         f"line {line} of {path.name} is no conversation",
         f"{path}:{line}",
         why,
-        'correct or remove the line; one JSON object a line: {"messages": [{"role": ..., "content": ...}]}',
+        f"correct or remove the line; one JSON object a line: {_FORM}",
     )

@@ -1,0 +1,99 @@
+"""Prompts that must not be learned: benchmark prompts, found again by runs of words wherever they stand in a turn."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from eyas.data.chat_template import Tokenizer
+from eyas.data.conversation import Conversation
+from eyas.data.read_conversations import DataMalformed
+from eyas.data.record_forms import FormUnknown, conversation_of
+
+# Long enough that two people do not write it by chance, short enough that an edited copy is still found.
+NUM_WORDS = 8
+_FIELDS = ("turns", "prompt", "question", "instruction", "text")
+
+
+class Exclusion:
+    """The runs of `NUM_WORDS` words (all of them, where a prompt is shorter) of the prompts to keep out.
+
+    Words are compared in lower case, split at white space.
+    """
+
+    def __init__(self, prompts: Sequence[str]) -> None:
+        self._long: set[tuple[str, ...]] = set()
+        self._short: set[tuple[str, ...]] = set()
+        for prompt in prompts:
+            words = tuple(prompt.lower().split())
+            if len(words) < NUM_WORDS:
+                self._short.add(words)
+            else:
+                self._long.update(_runs(words))
+
+    @classmethod
+    def read(cls, paths: Sequence[Path], tokenizer: Tokenizer) -> "Exclusion":
+        """The prompts in JSONL files: conversations (their user turns), evaluation rows, or benchmark files.
+
+        Raises:
+            DataMalformed: a line without any prompt in it.
+        """
+        return cls([prompt for path in paths for prompt in _prompts(path, tokenizer)])
+
+    @property
+    def reason(self) -> str:
+        """What is said of a record left out."""
+        return f"shares {NUM_WORDS} words in a row with an excluded prompt"
+
+    def holds(self, conversation: Conversation) -> bool:
+        """A user turn contains (or is) one of the prompts."""
+        if not self._long and not self._short:
+            return False
+        turns = [str(m.get("content") or "") for m in conversation.messages if m.get("role") == "user"]
+        return any(self._holds(tuple(turn.lower().split())) for turn in turns)
+
+    def _holds(self, words: tuple[str, ...]) -> bool:
+        return words in self._short or not self._long.isdisjoint(_runs(words))
+
+
+def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    return (words[i : i + NUM_WORDS] for i in range(len(words) - NUM_WORDS + 1))
+
+
+def _prompts(path: Path, tokenizer: Tokenizer) -> Iterator[str]:
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                yield from _prompts_of(record, tokenizer)
+            except (ValueError, FormUnknown) as error:
+                raise DataMalformed(
+                    f"line {number} of {path.name} holds no prompt",
+                    f"{path}:{number}",
+                    str(error),
+                    f"give `messages`, `prompt_ids` or one of {', '.join(_FIELDS)} on each line",
+                ) from error
+
+
+def _prompts_of(record: Any, tokenizer: Tokenizer) -> list[str]:
+    if isinstance(record, Mapping):
+        if "prompt_ids" in record:
+            return _stretches(tokenizer.decode(record["prompt_ids"], skip_special_tokens=False), tokenizer)
+        for field in _FIELDS:
+            value = record.get(field)
+            if isinstance(value, str):
+                return [value]
+            if isinstance(value, list) and all(isinstance(item, str) for item in value):
+                return list(value)
+    conversation = conversation_of(record, 0, 0)
+    return [str(m.get("content") or "") for m in conversation.messages if m.get("role") == "user"]
+
+
+def _stretches(text: str, tokenizer: Tokenizer) -> list[str]:
+    """A rendered prompt in stretches between special tokens. A system prompt among them excludes nothing by itself:
+    only user turns are compared."""
+    for token in tokenizer.all_special_tokens:
+        text = text.replace(token, "\0")
+    return [part for part in text.split("\0") if part.strip()]

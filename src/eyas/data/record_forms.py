@@ -1,0 +1,68 @@
+"""The forms in which conversations are written down, and their common meaning. Knows no files.
+
+- `messages`: a list of {role, content, ...}, as OpenAI and Hugging Face write it.
+- `conversations`: a list of {from, value}, as ShareGPT writes it (some files use role and content inside).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from eyas.data.conversation import Conversation
+
+_SHAREGPT_ROLES: Mapping[str, str] = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "chatgpt": "assistant",
+    "assistant": "assistant",
+    "model": "assistant",
+    "system": "system",
+    "tool": "tool",
+    "observation": "tool",
+}
+
+
+class FormUnknown(ValueError):
+    """The record is in no form that is known; the text says what is wrong."""
+
+
+def conversation_of(record: Any, source: int, line: int) -> Conversation:
+    """The conversation that a record holds.
+
+    Raises:
+        FormUnknown: no object, no list of turns, or turns that are no objects.
+    """
+    if not isinstance(record, Mapping):
+        raise FormUnknown(f"the line holds a JSON {type(record).__name__}, not an object")
+    key = next((name for name in ("messages", "conversations") if name in record), None)
+    turns = record.get(key) if key else None
+    if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
+        keys = ", ".join(sorted(record)[:8])
+        raise FormUnknown(f"there is no list `messages` or `conversations` of objects (keys: {keys})")
+    return Conversation(
+        messages=[_message(turn) for turn in turns],
+        source=source,
+        line=line,
+        is_finished=record.get("finished", True) is not False,
+        tools=_tools(record.get("tools")),
+    )
+
+
+def _message(turn: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A turn with `role` and `content`; a role that is not known stays as it is and is counted as unusable later."""
+    if "from" not in turn:
+        return turn
+    rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
+    role = str(turn["from"])
+    return {"role": _SHAREGPT_ROLES.get(role, role), "content": turn.get("value"), **rest}
+
+
+def _tools(tools: Any) -> Any:
+    """Tool descriptions; some files keep them as a JSON string (SpecForge#738)."""
+    if isinstance(tools, str):
+        try:
+            tools = json.loads(tools)
+        except ValueError:
+            raise FormUnknown("`tools` is a string that is no JSON") from None
+    return tools or None

@@ -1,0 +1,61 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from byte_tokenizer import byte_tokenizer
+from eyas.data.conversation import Conversation
+from eyas.data.exclusion import Exclusion
+from eyas.data.read_conversations import DataMalformed
+
+PROMPT = "How many apples does Mia have if she buys three bags of seven?"
+
+
+def asked(*turns: str) -> Conversation:
+    return Conversation(messages=[{"role": "user", "content": t} for t in turns], source=0, line=1)
+
+
+@pytest.mark.parametrize(
+    ("turn", "is_held"),
+    [
+        (PROMPT, True),
+        (f"Please: {PROMPT.upper()} Thanks.", True),
+        ("how many apples does  mia have\nif she sells some?", True),
+        ("How many pears does Mia have if she buys three?", False),
+        ("", False),
+    ],
+)
+def test_a_prompt_is_found_wherever_it_stands_and_its_topic_alone_is_not(turn, is_held):
+    assert Exclusion([PROMPT]).holds(asked("hello", turn)) == is_held
+
+
+def test_a_short_prompt_is_found_as_a_whole_turn_only():
+    short = Exclusion(["Tell me a joke."])
+    assert short.holds(asked("tell me a  joke."))
+    assert not short.holds(asked("tell me a joke. And then another."))
+
+
+def test_nothing_excluded_holds_nothing():
+    assert not Exclusion([]).holds(asked(PROMPT))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"turns": ["first", PROMPT]},
+        {"prompt": PROMPT},
+        {"messages": [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": "21"}]},
+        {"prompt_ids": byte_tokenizer()(f"<|im_start|>user\n{PROMPT}<|im_end|>\n")["input_ids"]},
+    ],
+)
+def test_prompts_are_read_in_the_forms_that_evaluation_files_have(tmp_path: Path, record):
+    path = tmp_path / "bench.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    assert Exclusion.read([path], byte_tokenizer()).holds(asked(PROMPT))
+
+
+def test_a_line_without_a_prompt_is_refused_since_it_would_exclude_nothing(tmp_path: Path):
+    path = tmp_path / "bench.jsonl"
+    path.write_text('{"answer": "21"}\n')
+    with pytest.raises(DataMalformed, match="holds no prompt"):
+        Exclusion.read([path], byte_tokenizer())
