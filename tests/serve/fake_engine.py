@@ -62,7 +62,7 @@ def main() -> int:
 
 def start_child(script: dict[str, Any], rank: int) -> "subprocess.Popen[bytes]":
     title = TITLES[script.get("title", "sglang")](rank)
-    inner = json.dumps({"child": rank, "leak": script.get("leak", False)})
+    inner = json.dumps({"child": rank, "leak": script.get("leak", False), "parent": os.getpid()})
     # The title is argv[0], as setproctitle would make it.
     return subprocess.Popen(
         [title, __file__, inner], executable=sys.executable, start_new_session=bool(script.get("leak"))
@@ -72,8 +72,7 @@ def start_child(script: dict[str, Any], rank: int) -> "subprocess.Popen[bytes]":
 def child(script: dict[str, Any]) -> int:
     if script["leak"]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    parent = os.getppid()
-    while script["leak"] or os.getppid() == parent:
+    while script["leak"] or os.getppid() == script["parent"]:
         time.sleep(0.05)
     return 0
 

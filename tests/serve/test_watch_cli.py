@@ -65,7 +65,7 @@ def server(free_port: int, tmp_path: Path) -> Iterator[tuple[int, int]]:
                 break
         time.sleep(0.05)
     yield process.pid, free_port
-    process.terminate()
+    process.kill()
     process.wait(timeout=10)
 
 
