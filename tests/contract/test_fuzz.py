@@ -231,7 +231,7 @@ def check(root: Path, cases: int, seed: int) -> None:
     # the mutations reach into every part: many kinds of refusal, and some survive
     assert len(outcomes) > 20, outcomes
     assert outcomes["understood"] > cases // 200, outcomes
-    assert outcomes["path-escape"] > cases // 20, outcomes
+    assert outcomes["path-escape"] > cases // 40, outcomes
 
 
 def test_three_thousand_mutations_give_nothing_but_eyas_errors(tmp_path: Path):
