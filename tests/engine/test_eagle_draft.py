@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
-from eyas.engine.native import load_kernels
-from eyas.talk import Silent
+from eyas.engine.native import NativeKernels
 from tiny_draft import tiny_draft, tiny_text
 
 SWITCHES: dict[str, dict[str, Any]] = {
@@ -28,13 +27,11 @@ SWITCHES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", ["torch", "native"])
 @pytest.mark.parametrize("name", SWITCHES)
-def test_fast_offers_are_the_reference_offers_round_after_round(
-    name: str, path: str, tmp_path_factory: pytest.TempPathFactory
-):
+def test_fast_offers_are_the_reference_offers_round_after_round(name: str, path: str, kernels: NativeKernels):
     draft = tiny_draft(**SWITCHES[name]).eval()
     assert why_not_fused(draft.spec) is None
-    kernels = load_kernels(tmp_path_factory.getbasetemp() / "cache", Silent()) if path == "native" else None
-    fast, reference = FusedDraft(draft, (1, 2, 3), kernels=kernels), ReferenceDraft(draft, (1, 2, 3))
+    fast = FusedDraft(draft, (1, 2, 3), kernels=kernels if path == "native" else None)
+    reference = ReferenceDraft(draft, (1, 2, 3))
     ids, aux = tiny_text(num_rows=1, length=20)
     tokens = ids[0].tolist()
 

@@ -22,14 +22,6 @@ CHANGES = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> NativeKernels:
-    loaded = load_kernels(tmp_path_factory.mktemp("cache"), Silent())
-    if loaded is None:
-        pytest.skip("no C compiler on this machine")
-    return loaded
-
-
 def fused(model: PreTrainedModel) -> LlamaWeights:
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     for tensor in (t for name, t in state.items() if name.endswith("bias")):

@@ -76,7 +76,7 @@ static inline __attribute__((always_inline)) void tile(
     break
 
 /* y[R, …] (+)= x[R, K] · w[N, K]ᵀ by one thread; rows of y are `stride` floats apart. */
-static void linear(const float *w, const float *x, float *y, long n, long stride, long k, int rows, int add) {
+static __attribute__((noinline)) void linear(const float *w, const float *x, float *y, long n, long stride, long k, int rows, int add) {
     long i = 0;
     switch (rows) { /* tile heights by measurement on 16 vector registers */
         case 1: TILES(4, 1);
@@ -148,6 +148,16 @@ static void finish_head(const Shape *s, float *head, const float *bias, const fl
     }
 }
 
+/* out[8 N] = sum over t of scores[t] · values[t], over `total`; the sums stay in registers. */
+static inline __attribute__((always_inline)) void weigh(
+    const int N, const float *scores, const float *values, float *out, long length, long dim, float total) {
+    v8 acc[8];
+    UNROLL for (int i = 0; i < N; i++) acc[i] = (v8){0};
+    for (long t = 0; t < length; t++)
+        UNROLL for (int i = 0; i < N; i++) acc[i] += scores[t] * load(values + t * dim + 8 * i);
+    UNROLL for (int i = 0; i < N; i++) store(out + 8 * i, acc[i] / total);
+}
+
 /* Softmax attention of one query head over cache positions begin … end - 1. */
 static void attend_head(const Shape *s, const float *q, const float *keys, const float *values, float *out, long begin,
                         long end, float *scores) {
@@ -169,11 +179,10 @@ static void attend_head(const Shape *s, const float *q, const float *keys, const
         acc += e;
     }
     float total = sum8(acc);
-    memset(out, 0, dim * sizeof(float));
-    for (long t = 0; t < length; t++)
-        for (long d = 0; d < dim; d += 8)
-            store(out + d, load(out + d) + scores[t] * load(values + (begin + t) * dim + d));
-    for (long d = 0; d < dim; d++) out[d] /= total;
+    values += begin * dim;
+    long d = 0;
+    for (; d + 64 <= dim; d += 64) weigh(8, scores, values + d, out + d, length, dim, total);
+    for (; d < dim; d += 8) weigh(1, scores, values + d, out + d, length, dim, total);
 }
 
 /* q, k, v: one head at a time, finished while it is warm; k and v go to the cache. */

@@ -19,7 +19,7 @@ from eyas.talk import Talk
 
 SOURCE = Path(__file__).with_name("cpu_kernels.c")
 MAX_ROWS = 8  # MAX_ROWS of cpu_kernels.c
-_FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
+_FLAGS = ("-O2", "-march=native", "-ffp-contract=fast", "-fopenmp", "-shared", "-fPIC")
 
 
 class ShapeStruct(ctypes.Structure):

@@ -1,0 +1,27 @@
+"""The depths that `-k` means."""
+
+import pytest
+
+from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
+
+
+@pytest.mark.parametrize(
+    ("text", "depths"),
+    [("3", (3,)), ("1..7", (1, 2, 3, 4, 5, 6, 7)), ("5,1,3", (1, 3, 5)), ("2, 4..5", (2, 4, 5)), ("3,3", (3,))],
+)
+def test_numbers_lists_and_ranges(text: str, depths: tuple[int, ...]):
+    assert BenchConfig(num_draft_tokens=text).depths == depths
+
+
+@pytest.mark.parametrize("text", ["", "0", "33", "a", "1..", "..3", "5..2", "-1", "1;2"])
+def test_anything_else_is_refused(text: str):
+    with pytest.raises(BenchConfigInvalid, match="-k is"):
+        BenchConfig(num_draft_tokens=text)
+
+
+def test_all_that_is_wrong_is_said_at_once():
+    with pytest.raises(BenchConfigInvalid) as caught:
+        BenchConfig(repeats=0, max_new_tokens=1)
+
+    assert "--repeats" in str(caught.value)
+    assert "--max-new-tokens" in str(caught.value)

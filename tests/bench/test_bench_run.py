@@ -1,0 +1,167 @@
+"""A whole benchmark on stubs: what is compared, what is refused, what the record says."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from eyas.bench.arm import Answer, BenchPrompt
+from eyas.bench.compare import BaselineHandicapped, PartTimes, compare, verdict
+from eyas.bench.engine_arm import EngineArm
+from eyas.bench.identity import TextsDiffer, judge
+from eyas.bench.measure import Measurements, measure
+from eyas.bench.run_bench import BenchSettings, BenchSettingsInvalid, Subject, run_bench
+from eyas.engine.engine import Engine, Limits
+from eyas.records.bench_record import Ceiling
+from eyas.talk import Silent
+from stub_models import StubTarget, moody_draft, right_draft
+
+PROMPTS = [
+    BenchPrompt(id="a", set="chat", prompt_ids=(1, 2)),
+    BenchPrompt(id="b", set="chat", prompt_ids=(3, 4, 5)),
+    BenchPrompt(id="c", set="sums", prompt_ids=(6,)),
+]
+SUBJECT = Subject(target={"name": "stub"}, draft={"name": "stub"}, data={}, settings={})
+
+
+class Clock:
+    """Each reading is a second later: every arm takes the same time, however little it does."""
+
+    def __init__(self) -> None:
+        self._ticks: Iterator[int] = iter(range(10**9))
+
+    def __call__(self) -> float:
+        return float(next(self._ticks))
+
+
+def test_the_record_says_what_was_run_and_that_texts_are_the_same():
+    engine = Engine(StubTarget(), moody_draft(), clock=Clock())
+    settings = BenchSettings(depths=(1, 3), num_repeats=2, max_new_tokens=12)
+
+    record = run_bench(engine, PROMPTS, settings, SUBJECT, pieces=lambda ids: [str(i) for i in ids], talk=Silent())
+
+    document = json.loads(json.dumps(record.as_document()))
+    assert document["schema"] == "eyas.bench/1"
+    assert {(f["arm"], f["set"]) for f in document["figures"]} == {
+        (arm, name) for arm in ("plain", "k=1", "k=3") for name in ("chat", "sums", "all")
+    }
+    assert {(c["num_draft_tokens"], c["set"]) for c in document["comparisons"]} == {
+        (k, name) for k in (1, 3) for name in ("chat", "sums", "all")
+    }
+    # three prompts, two repeats, three arms; the first plain answer of each prompt is what the others are held against
+    assert (record.num_compared, record.num_identical, record.divergences) == (15, 15, [])
+    for passage in record.passages:
+        assert {origin for _, origin in passage.pieces} <= {-1, 0, 1, 2, 3}
+        assert passage.pieces[0][1] == -1
+    assert "token for token" in record.verdict
+
+
+def test_accept_lengths_are_the_engines_own_counts():
+    engine = Engine(StubTarget(), right_draft(), clock=Clock())
+    settings = BenchSettings(depths=(3,), num_repeats=1, max_new_tokens=13)
+
+    record = run_bench(engine, PROMPTS, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent())
+
+    assert [c.accept_length for c in record.comparisons] == [4.0, 4.0, 4.0]
+    assert [c.rounds for c in record.comparisons] == [6, 3, 9]
+
+
+def test_arms_take_turns_and_each_begins_equally_often():
+    asked: list[tuple[str, str]] = []
+
+    class Spy:
+        num_draft_tokens = 0
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def answer(self, prompt: BenchPrompt) -> Answer:
+            asked.append((prompt.id, self.name))
+            return Answer(ids=(1, 2), prefill_s=1.0, decode_s=1.0)
+
+    measure([Spy("x"), Spy("y")], PROMPTS[:2], 2, Silent())
+
+    warm_up, counted = asked[:2], asked[2:]
+    assert warm_up == [("a", "x"), ("a", "y")]
+    assert counted == [("a", "x"), ("a", "y"), ("b", "y"), ("b", "x")] * 2
+
+
+def answers(seconds: Sequence[float], accepted: tuple[int, ...] | None) -> list[list[Answer]]:
+    return [[Answer(ids=(1,) * 9, accepted=accepted, prefill_s=1.0, decode_s=s)] for s in seconds]
+
+
+@pytest.mark.parametrize(("plain_s", "is_possible"), [(8.0, True), (8.3, False)])
+def test_a_speedup_beyond_the_accept_length_is_refused(plain_s: float, is_possible: bool):
+    fast = answers([4.0, 4.0], (1, 1, 1, 1))  # accept length 2
+    measured = Measurements(PROMPTS[:2], {"plain": answers([plain_s] * 2, None), "k=1": fast})
+
+    if is_possible:
+        assert compare(measured, "k=1", 1, None, seed=0)[0].speedup == 2.0
+    else:
+        with pytest.raises(BaselineHandicapped, match="bench-baseline-handicapped"):
+            compare(measured, "k=1", 1, None, seed=0)
+
+
+def test_the_ceiling_is_what_the_parts_allow():
+    parts = PartTimes(one_row=0.030, verify={3: 0.040}, draft_step=0.002)
+
+    ceiling = parts.ceiling(2.0, 3)
+
+    assert round(ceiling.speedup, 6) == round(2.0 * 30 / (40 + 3 * 2), 6)
+    assert (ceiling.one_row_ms, ceiling.verify_ms, ceiling.draft_step_ms) == (30.0, 40.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [((1.5, 1.4, 1.6), "is faster"), ((0.8, 0.7, 0.9), "leave it off"), ((1.0, 0.9, 1.1), "no difference")],
+)
+def test_the_verdict_is_honest_in_either_direction(interval: tuple[float, float, float], words: str):
+    ceiling = Ceiling(speedup=2.0, one_row_ms=1, verify_ms=1, draft_step_ms=1)
+
+    assert words in verdict(*interval, ceiling)
+    assert f"{interval[0] / 2:.0%} of the ceiling 2.00" in verdict(*interval, ceiling)
+
+
+class Gap:
+    def __init__(self, gap: float) -> None:
+        self.gap, self.asked = gap, list[int]()
+
+    def logit_gap(self, ids: Sequence[int]) -> float:
+        self.asked = list(ids)
+        return self.gap
+
+
+def text(*ids: int) -> Answer:
+    return Answer(ids=ids, prefill_s=0.0, decode_s=0.0)
+
+
+def test_a_near_tie_is_counted_and_asked_at_the_right_place():
+    oracle = Gap(5e-5)
+
+    found = judge(PROMPTS[0], text(7, 8, 9), text(7, 8, 1), 3, oracle)
+
+    assert found is not None
+    assert (found.at, found.logit_gap) == (2, 5e-5)
+    assert oracle.asked == [1, 2, 7, 8]
+
+
+@pytest.mark.parametrize("other", [text(7, 1, 9), text(7, 8), text(7, 8, 9, 9)])
+def test_another_text_is_refused(other: Answer):
+    with pytest.raises(TextsDiffer, match="bench-texts-differ"):
+        judge(PROMPTS[0], text(7, 8, 9), other, 3, Gap(0.2))
+
+
+def test_plain_and_speculative_arms_share_the_engine():
+    engine = Engine(StubTarget(), right_draft(), clock=Clock())
+    arms = [EngineArm(engine, Limits(max_new_tokens=6), k) for k in (0, 2)]
+
+    plain, fast = (arm.answer(PROMPTS[0]) for arm in arms)
+
+    assert plain.ids == fast.ids
+    assert (plain.accepted, fast.accepted) == (None, (2, 2))
+
+
+@pytest.mark.parametrize("wrong", [{"depths": ()}, {"depths": (0,)}, {"depths": (1, 1)}, {"num_repeats": 0}])
+def test_settings_that_measure_nothing_are_refused(wrong: dict[str, object]):
+    with pytest.raises(BenchSettingsInvalid, match="bench-settings-invalid"):
+        BenchSettings(**{"depths": (1,), **wrong})

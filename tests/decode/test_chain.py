@@ -1,0 +1,127 @@
+"""Greedy verification by definition; sampled verification leaves the target's distribution as it is."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from eyas.decode.chain import DraftToken, GreedyRule, SampledRule, rule_for
+from eyas.decode.sampling import Sampling, SamplingBatch, token_probs
+from eyas.engine.engine import Engine, Limits
+from stub_models import VOCAB, StubDraft, StubTarget, moody_draft, next_logits
+
+NUM_TEXTS = 1500
+# 99.9 % quantile of chi-square by degrees of freedom, by Wilson and Hilferty's cube.
+Z_999 = 3.0902
+
+
+def chi_square_limit(freedom: int) -> float:
+    return freedom * (1 - 2 / (9 * freedom) + Z_999 * (2 / (9 * freedom)) ** 0.5) ** 3
+
+
+def rows(*choices: int) -> torch.Tensor:
+    return torch.nn.functional.one_hot(torch.tensor(choices), VOCAB).float()
+
+
+@pytest.mark.parametrize(
+    ("drafts", "accepted", "bonus"),
+    [([5, 6, 7], 3, 8), ([5, 6, 1], 2, 7), ([1, 6, 7], 0, 5), ([5, 1, 7], 1, 6), ([], 0, 5)],
+)
+def test_greedy_accepts_up_to_the_first_difference(drafts: list[int], accepted: int, bonus: int):
+    verdict = GreedyRule().verify(rows(5, 6, 7, 8)[: len(drafts) + 1], [DraftToken(i) for i in drafts])
+
+    assert (verdict.num_accepted_drafts, verdict.bonus_token) == (accepted, bonus)
+
+
+def test_a_greedy_draft_is_in_target_ids():
+    assert GreedyRule().draft(torch.tensor([0.0, 2.0, 1.0]), torch.tensor([4, 9, 11])).id == 9
+    assert GreedyRule().draft(torch.tensor([0.0, 2.0, 1.0]), None).id == 1
+
+
+def test_temperature_zero_is_the_greedy_rule():
+    assert isinstance(rule_for(Sampling()), GreedyRule)
+    assert isinstance(rule_for(Sampling(temperature=0.5)), SampledRule)
+
+
+def exact_distribution(prompt: list[int], num: int, sampling: Sampling) -> dict[tuple[int, ...], float]:
+    """Probability of every text of `num` tokens under plain sampling."""
+    found = {(): 1.0}
+    for _ in range(num):
+        longer: dict[tuple[int, ...], float] = {}
+        for text, p in found.items():
+            seen = [*prompt, *text]
+            batch = SamplingBatch.of([sampling], torch.device("cpu"))
+            for token, q in enumerate(token_probs(next_logits(seen[-2], seen[-1])[None], batch)[0].tolist()):
+                if q > 0:
+                    longer[(*text, token)] = p * q
+        found = longer
+    return found
+
+
+def chi_square(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], num: int) -> tuple[float, int]:
+    """The statistic over cells of at least five expected texts, the rest pooled; and its degrees of freedom."""
+    assert set(counts) <= set(expected), "a text that plain sampling cannot write"
+    big = [text for text, p in expected.items() if num * p >= 5]
+    cells = [(counts[text], num * expected[text]) for text in big]
+    rest = 1 - sum(expected[text] for text in big)
+    if num * rest >= 5:
+        cells.append((num - sum(counts[text] for text in big), num * rest))
+    return sum((seen - wanted) ** 2 / wanted for seen, wanted in cells), len(cells) - 1
+
+
+def offers_of_another_model() -> StubDraft:
+    """A draft that is somewhat like the target, over a vocabulary of its own."""
+    index = torch.tensor([0, 1, 2, 4, 5, 7, 8, 9, 11])
+    return StubDraft(lambda before, last, _: next_logits(before, last) + next_logits(last, before), index)
+
+
+@pytest.mark.parametrize(
+    ("kind", "drafts", "make"),
+    [
+        ("greedy drafts", "greedy", moody_draft),
+        ("sampled drafts", "sampled", moody_draft),
+        ("sampled drafts of a smaller vocabulary", "sampled", offers_of_another_model),
+        ("no drafts", "greedy", None),
+    ],
+)
+def test_speculative_sampling_is_distributed_as_plain_sampling(kind, drafts, make, record_property):
+    sampling = Sampling(temperature=0.8, top_k=3, top_p=0.95)
+    prompt, num = [1, 2], 4
+    expected = exact_distribution(prompt, num, sampling)
+    counts: Counter[tuple[int, ...]] = Counter()
+    rule = SampledRule(Sampling(temperature=0.8, top_k=3, top_p=0.95, seed=11), drafts)
+    num_accepted = 0
+    for _ in range(NUM_TEXTS):
+        engine = Engine(StubTarget(), make() if make else None)
+        text = engine.generate(prompt, Limits(max_new_tokens=num), num_draft_tokens=2 if make else 0, rule=rule)
+        counts[tuple(text.ids)] += 1
+        num_accepted += sum(text.accepted)
+
+    statistic, freedom = chi_square(counts, expected, NUM_TEXTS)
+    record_property("chi_square", f"{kind}: {statistic:.1f} with {freedom} degrees of freedom")
+    assert freedom >= 10, "too few cells to tell anything"
+    assert statistic < chi_square_limit(freedom)
+    assert num_accepted > 0 or make is None
+
+
+def test_the_chi_square_test_can_fail():
+    sampling = Sampling(temperature=0.8, top_k=3)
+    expected = exact_distribution([1, 2], 4, sampling)
+    counts: Counter[tuple[int, ...]] = Counter()
+    rule = SampledRule(Sampling(temperature=1.0, top_k=3, seed=11))  # another temperature
+    for _ in range(NUM_TEXTS):
+        counts[tuple(Engine(StubTarget()).generate([1, 2], Limits(max_new_tokens=4), rule=rule).ids)] += 1
+
+    statistic, freedom = chi_square(counts, expected, NUM_TEXTS)
+    assert statistic > chi_square_limit(freedom)
+
+
+def test_a_certain_draft_of_a_certain_target_is_always_accepted():
+    rule = SampledRule(Sampling(temperature=1.0), "sampled")
+    sure = torch.full((VOCAB,), -1e9)
+    sure[4] = 0.0
+
+    token = rule.draft(sure, None)
+    verdict = rule.verify(torch.stack([sure, sure]), [token])
+
+    assert (token.id, verdict.num_accepted_drafts, verdict.bonus_token) == (4, 1, 4)

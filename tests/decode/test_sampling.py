@@ -1,0 +1,96 @@
+"""Temperature, top-k, top-p, min-p: probabilities by definition, draws by their number."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eyas.decode.sampling import Sampling, SamplingBatch, SamplingInvalid, draw, token_probs
+
+CPU = torch.device("cpu")
+LOGITS = torch.tensor([0.0, 3.0, 1.0, 2.0, -1.0])
+
+
+def probs(**settings: float) -> torch.Tensor:
+    return token_probs(LOGITS[None], SamplingBatch.of([Sampling(**settings)], CPU))[0]  # type: ignore[arg-type]
+
+
+def test_temperature_divides_the_logits():
+    torch.testing.assert_close(probs(temperature=0.5), (LOGITS * 2).softmax(-1))
+
+
+def test_greedy_is_one_hot_and_ties_go_to_the_lowest_id():
+    tied = torch.tensor([[1.0, 5.0, 5.0]])
+
+    assert token_probs(tied, SamplingBatch.of([Sampling()], CPU)).tolist() == [[0.0, 1.0, 0.0]]
+
+
+def test_top_k_keeps_the_k_likeliest():
+    full = LOGITS.softmax(-1)
+    kept = torch.tensor([0, full[1], 0, full[3], 0])
+
+    torch.testing.assert_close(probs(temperature=1.0, top_k=2), kept / kept.sum())
+
+
+def test_top_p_keeps_the_token_that_crosses_the_sum():
+    full = LOGITS.softmax(-1)
+    assert full[1] < 0.7 < full[1] + full[3]
+
+    kept = torch.tensor([0, full[1], 0, full[3], 0])
+    torch.testing.assert_close(probs(temperature=1.0, top_p=0.7), kept / kept.sum())
+
+
+def test_min_p_is_relative_to_the_likeliest():
+    full = LOGITS.softmax(-1)
+    kept = full * (full >= 0.3 * full.max())
+
+    torch.testing.assert_close(probs(temperature=1.0, min_p=0.3), kept / kept.sum())
+
+
+def test_each_row_of_a_batch_keeps_its_own_settings():
+    chosen = [
+        Sampling(temperature=1.0, top_k=1),
+        Sampling(),
+        Sampling(temperature=2.0),
+        Sampling(temperature=1.0, top_p=0.5),
+    ]
+    together = token_probs(LOGITS.expand(4, -1), SamplingBatch.of(chosen, CPU))
+
+    for row, one in zip(together, chosen, strict=True):
+        torch.testing.assert_close(row, token_probs(LOGITS[None], SamplingBatch.of([one], CPU))[0])
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    logits=st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=12),
+    temperature=st.floats(0.1, 5),
+    top_k=st.integers(0, 15),
+    top_p=st.floats(0.01, 1),
+    min_p=st.floats(0, 0.99),
+)
+def test_filters_leave_a_distribution_that_holds_the_likeliest_token(
+    logits: list[float], temperature: float, top_k: int, top_p: float, min_p: float
+):
+    row = torch.tensor(logits)
+    one = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+
+    found = token_probs(row[None], SamplingBatch.of([one], CPU))[0]
+
+    assert float(found.sum()) == pytest.approx(1, abs=1e-5)
+    assert float(found[row.argmax()]) > 0
+    if top_k:
+        assert int((found > 0).sum()) <= top_k
+
+
+def test_a_draw_inverts_the_distribution():
+    row = torch.tensor([[0.25, 0.0, 0.5, 0.25]]).expand(5, -1)
+
+    assert draw(row, torch.tensor([0.0, 0.24, 0.26, 0.74, 0.999999])).tolist() == [0, 0, 2, 2, 3]
+
+
+def test_all_that_is_out_of_range_is_said_at_once():
+    with pytest.raises(SamplingInvalid) as caught:
+        Sampling(temperature=-1, top_k=-1, top_p=0, min_p=1)
+
+    for name in ("temperature", "top_k", "top_p", "min_p"):
+        assert name in caught.value.why
