@@ -19,6 +19,7 @@ COMMANDS = {
     "prepare": ("eyas.cli.prepare:prepare", "Conversations to tokenised rows with an exact loss mask."),
     "train": ("eyas.cli.train:train", "Train an EAGLE-3 draft for a target."),
     "eval": ("eyas.cli.eval:eval_", "Accept length of a draft by replay, without a server."),
+    "infer": ("eyas.cli.infer:infer", "Which undocumented switches a draft was trained with."),
     "check": ("eyas.cli.check:check", "What an engine will do with a draft: every tensor, every key."),
     "convert": ("eyas.cli.convert:convert", "Translate a draft between formats, nothing dropped in silence."),
     "bench": ("eyas.cli.bench:bench", "Plain against speculative decoding, measured beside the ceiling."),

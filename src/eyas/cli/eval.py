@@ -63,7 +63,7 @@ def eval_(
     """
     from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
 
-    _check_sources(target, probe, [data, save_rows, write_probe])
+    require_one_source(target, probe, [data, save_rows, write_probe])
     talk = Terminal()
     if probe is not None:
         record = evaluate_on_probe(draft, probe, config, talk)
@@ -80,7 +80,8 @@ def eval_(
     return emit(document, render(document), json=json)
 
 
-def _check_sources(target: str | None, probe: Path | None, only_with_target: Sequence[object]) -> None:
+def require_one_source(target: str | None, probe: Path | None, only_with_target: Sequence[object]) -> None:
+    """Raise `EvalWantsOneSource` unless the states come from either the target or a pack."""
     if (target is None) == (probe is None) or (probe is not None and any(only_with_target)):
         raise EvalWantsOneSource(
             "where the target's states come from is not clear",

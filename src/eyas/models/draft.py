@@ -89,6 +89,16 @@ class Eagle3Draft(nn.Module):
         return weight
 
     @property
+    def shared_embedding(self) -> Tensor | None:
+        """The target's embedding as it was given, None if it was not."""
+        return self._shared[0]
+
+    @property
+    def shared_head(self) -> Tensor | None:
+        """The target's head as it was given, None if it was not."""
+        return self._shared[1]
+
+    @property
     def dtype(self) -> torch.dtype:
         """In which the draft computes."""
         return self.fc.weight.dtype

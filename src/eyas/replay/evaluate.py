@@ -18,7 +18,7 @@ from eyas.records.probe_pack import ProbeAbout
 from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig
 from eyas.replay.eval_report import Replayed, about_target, record_of
-from eyas.replay.probe_pack import PackStates, make_probe, read_probe, write_probe
+from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
 from eyas.replay.replay import replay_states, required_boundaries
 from eyas.replay.states import LiveStates, States
 from eyas.talk import Talk
@@ -60,19 +60,12 @@ def evaluate(
     Raises:
         what reading the draft, the target and the rows raises (docs/errors.md).
     """
-    started, placement, keep = time.monotonic(), _prepare(config), keep or Keep()
+    started, placement, keep = time.monotonic(), prepare(config), keep or Keep()
     read = read_eval_rows(data, config.max_rows)
     target = Target.load(target_folder, placement)
-    draft = load_draft(
-        draft_path,
-        placement,
-        target_spec=read_target(target_folder),
-        target_embedding=target.parts.embedding,
-        target_head=target.parts.head,
-        talk=talk,
-    )
+    draft = load_for(draft_path, target_folder, target, placement, talk)
     notes = _notes(config, read)
-    rows = _answered(read, target, target_folder, config, talk)
+    rows = answered(read, target, target_folder, config, talk)
     if keep.rows is not None:
         write_eval_rows(rows, keep.rows)
     identity = about_target(target_folder)
@@ -111,15 +104,9 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
         DraftTargetMismatch: the draft computes with the target's whole head, which no pack holds.
         what reading the draft raises (docs/errors.md).
     """
-    started, placement = time.monotonic(), _prepare(config)
+    started, placement = time.monotonic(), prepare(config)
     pack = read_probe(probe_path)
-    draft = load_draft(
-        draft_path,
-        placement,
-        target_spec=_target_spec(pack.about, str(probe_path)),
-        target_embedding=pack.embedding(placement.dtype).to(placement.device),
-        talk=talk,
-    )
+    draft = load_for_pack(draft_path, pack, probe_path, placement, talk)
     rows = pack.rows[: config.max_rows]
     done = Replayed(
         draft_path=draft_path,
@@ -134,7 +121,31 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
     return _told(record_of(done, config), talk)
 
 
-def _prepare(config: EvalConfig) -> Placement:
+def load_for(draft_path: Path, folder: Path, target: Target, placement: Placement, talk: Talk) -> Eagle3Draft:
+    """The draft, sharing what it has to with the target."""
+    return load_draft(
+        draft_path,
+        placement,
+        target_spec=read_target(folder),
+        target_embedding=target.parts.embedding,
+        target_head=target.parts.head,
+        talk=talk,
+    )
+
+
+def load_for_pack(draft_path: Path, pack: ProbePack, probe_path: Path, placement: Placement, talk: Talk) -> Eagle3Draft:
+    """The draft, with the pack's rows of the target's embedding."""
+    return load_draft(
+        draft_path,
+        placement,
+        target_spec=_target_spec(pack.about, str(probe_path)),
+        target_embedding=pack.embedding(placement.dtype).to(placement.device),
+        talk=talk,
+    )
+
+
+def prepare(config: EvalConfig) -> Placement:
+    """Threads set, and the placement that the options mean."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     return place(config.dtype, config.device)
@@ -151,9 +162,10 @@ def _notes(config: EvalConfig, read: Sequence[EvalRow | EvalPrompt]) -> list[str
     return notes
 
 
-def _answered(
+def answered(
     read: Sequence[EvalRow | EvalPrompt], target: Target, folder: Path, config: EvalConfig, talk: Talk
 ) -> list[EvalRow]:
+    """The rows as read, prompts replaced by rows with the target's answers."""
     prompts = [row for row in read if isinstance(row, EvalPrompt)]
     if prompts:
         talk.line(f"the target answers {len(prompts)} prompts, at most {config.max_new_tokens} tokens each")

@@ -1,0 +1,69 @@
+"""`eyas infer`: parse, call, render."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from eyas import shipped
+from eyas.cli.eval import TargetChoice, require_one_source
+from eyas.cli.output import JsonFlag, emit
+from eyas.cli.target_option import target_folder
+from eyas.cli.terminal import Terminal
+from eyas.records.infer_record import InferRecord, Variant
+from eyas.replay.eval_config import EvalConfig
+
+_DEFAULT = EvalConfig()
+
+
+def infer(
+    draft: Path,
+    *,
+    target: TargetChoice = None,
+    probe: Path | None = None,
+    data: Annotated[list[Path] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
+    config: Annotated[EvalConfig, Parameter(name="*")] = _DEFAULT,
+    json: JsonFlag = False,
+) -> int:
+    """Which undocumented switches a draft was trained with: each reading of it is replayed, and the best one named.
+
+    Tries the residual before or after its norm, the feedback state before or after the final norm, aux boundaries one
+    layer off or reversed, RoPE theta and pairing; none of these has a tensor to show for it. Exit code 1 when another
+    reading than the stated one accepts clearly more.
+
+    Parameters
+    ----------
+    draft
+        Folder (or weight file) of the draft, in any format that eyas reads.
+    probe
+        A probe pack instead of target and data (eyas eval --write-probe PACK --probe-neighbours).
+    data
+        JSONL rows as for `eyas eval`. Default: the rows that ship with eyas, written by smollm2-135m.
+    """
+    from eyas.replay.infer_draft import infer_on_probe, infer_with_target
+
+    require_one_source(target, probe, [data])
+    talk = Terminal()
+    if probe is not None:
+        record = infer_on_probe(draft, probe, config, talk)
+    else:
+        assert target is not None, "checked above"
+        data = data or [shipped.eval_rows_path()]
+        record = infer_with_target(draft, target_folder(target, talk), data, config, talk)
+    return emit(record.as_document(), render(record), json=json, exit_code=1 if record.best.changes else 0)
+
+
+def render(record: InferRecord) -> str:
+    """The readings, best first, and what to do."""
+    lines = [f"accept length over {record.num_rows} rows, K = {record.num_draft_tokens}, by reading:"]
+    lines += [f"  {variant.accept_length:.3f}  {_named(variant)}" for variant in record.variants]
+    if record.best.changes:
+        better = f"{record.best.accept_length:.3f} instead of {record.stated.accept_length:.3f}"
+        lines.append(f"The draft was not trained as its files state: {_named(record.best)} gives {better}.")
+    else:
+        lines.append("No other reading is clearly better than what its files state.")
+    return "\n".join(lines)
+
+
+def _named(variant: Variant) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in variant.changes.items()) or "as stated"

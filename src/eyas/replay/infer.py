@@ -1,0 +1,109 @@
+"""Which undocumented switches a draft was trained with: replay each reading of it and see which one accepts.
+
+Only switches without tensors to show for them: residual, feedback, aux boundaries (one layer off, or reversed), RoPE
+theta and pairing. A coordinate search: all single changes to the best reading so far, again until none is better.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from eyas.contract.draft_spec import DraftSpec
+from eyas.models.draft import Eagle3Draft
+from eyas.records.eval_rows import EvalRow
+from eyas.records.infer_record import Variant
+from eyas.replay.figures import figures_of
+from eyas.replay.replay import replay_states, required_boundaries
+from eyas.replay.states import States
+from eyas.talk import Silent, Talk
+
+# A reading must beat the best by this share of its accepted drafts, or the difference is noise.
+_MARGIN = 0.02
+_MOST_PASSES = 4
+
+
+def infer_switches(
+    states: States,
+    draft: Eagle3Draft,
+    rows: Sequence[EvalRow],
+    num_draft_tokens: int,
+    talk: Talk,
+    *,
+    boundaries_known: Sequence[int],
+    thetas: Sequence[float],
+) -> list[Variant]:
+    """All readings tried, the one to believe first.
+
+    Args:
+        states: at all `boundaries_known`.
+        draft: as its files state.
+        rows: recorded continuations.
+        num_draft_tokens: K ≥ 2, or the feedback switch shows nothing.
+        boundaries_known: boundaries that `states` has.
+        thetas: RoPE bases to try besides the stated one.
+
+    Returns:
+        Variants in falling accept length; what the files state stands first unless another beats it clearly.
+    """
+    assert num_draft_tokens >= 2, "with one draft per round the feedback switch shows nothing"
+    tried: dict[str, tuple[DraftSpec, Variant]] = {}
+
+    def measure(spec: DraftSpec) -> Variant:
+        key = repr((spec.residual, spec.feedback, spec.aux_boundaries, spec.rope))
+        if key not in tried:
+            results = replay_states(states, as_read(draft, spec), rows, num_draft_tokens, Silent())
+            figures = figures_of(results, num_draft_tokens)
+            changes = changes_of(draft.spec, spec)
+            tried[key] = spec, Variant(changes=changes, accept_length=figures.accept_length, rounds=figures.rounds)
+            bar.advance()
+            bar.say(f"{tried[key][1].accept_length:.3f} with {changes or 'nothing changed'}")
+        return tried[key][1]
+
+    with talk.progress("readings", None, "readings") as bar:
+        best_spec, best = draft.spec, measure(draft.spec)
+        for _ in range(_MOST_PASSES):
+            around = [(measure(spec), spec) for spec in single_changes(best_spec, boundaries_known, thetas)]
+            challenger, spec = max(around, key=lambda pair: pair[0].accept_length)
+            if not challenger.accept_length - 1 > (best.accept_length - 1) * (1 + _MARGIN):
+                break
+            best_spec, best = spec, challenger
+    others = sorted((v for _, v in tried.values() if v is not best), key=lambda v: -v.accept_length)
+    return [best, *others]
+
+
+def single_changes(spec: DraftSpec, boundaries_known: Sequence[int], thetas: Sequence[float]) -> Iterator[DraftSpec]:
+    """`spec` with one switch changed, in every way that is tried."""
+    yield replace(spec, residual="post-norm" if spec.residual == "pre-norm" else "pre-norm")
+    yield replace(spec, feedback="post-norm" if spec.feedback == "pre-norm" else "pre-norm")
+    boundaries = spec.aux_boundaries or ()
+    shifted = [tuple(b + by for b in boundaries) for by in (-1, 1)]
+    for other in (*shifted, tuple(reversed(boundaries))):
+        if other != boundaries and set(other) <= set(boundaries_known):
+            yield replace(spec, aux_boundaries=other)
+    for theta in thetas:
+        if theta != spec.rope.theta:
+            yield replace(spec, rope=replace(spec.rope, theta=theta))
+    yield replace(spec, rope=replace(spec.rope, interleaved=not spec.rope.interleaved))
+
+
+def as_read(draft: Eagle3Draft, spec: DraftSpec) -> Eagle3Draft:
+    """The same weights (shared, not copied) under another reading."""
+    required_boundaries(draft)
+    with torch.device("meta"):
+        other = Eagle3Draft(spec, target_embedding=draft.shared_embedding, target_head=draft.shared_head)
+    other.load_state_dict(draft.state_dict(), assign=True)
+    return other.eval()
+
+
+def changes_of(stated: DraftSpec, spec: DraftSpec) -> dict[str, Any]:
+    """Switch -> value where `spec` differs from what is stated."""
+    found: dict[str, Any] = {}
+    for name in ("residual", "feedback", "aux_boundaries"):
+        if getattr(spec, name) != getattr(stated, name):
+            found[name] = getattr(spec, name)
+    for name in ("theta", "interleaved"):
+        if getattr(spec.rope, name) != getattr(stated.rope, name):
+            found[f"rope_{name}"] = getattr(spec.rope, name)
+    return found

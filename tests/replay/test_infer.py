@@ -1,0 +1,78 @@
+import json
+import shutil
+
+import pytest
+import torch
+
+from eyas import shipped
+from eyas.cli.app import main
+from eyas.contract.draft_spec import Rope
+from eyas.replay.infer import as_read, changes_of, single_changes
+from tiny_draft import tiny_draft, tiny_spec
+
+
+def test_every_single_change_differs_from_the_stated_reading_in_one_switch():
+    spec = tiny_spec(aux_boundaries=(1, 2, 3))
+
+    found = [changes_of(spec, other) for other in single_changes(spec, range(5), [1e4, 5e5])]
+
+    assert found == [
+        {"residual": "post-norm"},
+        {"feedback": "post-norm"},
+        {"aux_boundaries": (0, 1, 2)},
+        {"aux_boundaries": (2, 3, 4)},
+        {"aux_boundaries": (3, 2, 1)},
+        {"rope_theta": 5e5},
+        {"rope_interleaved": True},
+    ]
+
+
+def test_boundaries_that_are_not_known_are_not_tried():
+    changes = [changes_of(tiny_spec(), other) for other in single_changes(tiny_spec(), (1, 2, 3), [])]
+
+    assert [c["aux_boundaries"] for c in changes if "aux_boundaries" in c] == [(3, 2, 1)]
+
+
+def test_another_reading_shares_the_weights():
+    draft = tiny_draft()
+
+    other = as_read(draft, tiny_spec(feedback="post-norm", rope=Rope(theta=5e5)))
+
+    assert other.fc.weight.data_ptr() == draft.fc.weight.data_ptr()
+    assert torch.equal(other.d2t, draft.d2t)
+    assert other.spec.feedback == "post-norm"
+
+
+@pytest.mark.smollm2
+@pytest.mark.timeout(1200)
+def test_two_wrong_switches_in_the_config_of_the_real_draft_are_found(smollm2_folder, tmp_path, capsys):
+    folder = tmp_path / "draft"
+    shutil.copytree(shipped.draft_folder(), folder)
+    (folder / "eyas.json").unlink(missing_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"norm_before_residual": True, "norm_output": True}
+    (folder / "config.json").write_text(json.dumps(config))
+
+    code = main(
+        [
+            "infer",
+            str(folder),
+            "--target",
+            str(smollm2_folder),
+            "-k",
+            "3",
+            "--max-rows",
+            "2",
+            "--device",
+            "cpu",
+            "--json",
+        ]
+    )
+
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    best = document["variants"][0]
+    assert code == 1
+    assert not document["stated_is_best"]
+    assert best["changes"]["residual"] == best["changes"]["feedback"] == "pre-norm"
+    stated = next(v for v in document["variants"] if not v["changes"])
+    assert stated["accept_length"] < 1.3 < 1.6 < best["accept_length"]
