@@ -55,9 +55,9 @@ def train(
     restart
         Throw away an unfinished run kept beside OUT.
     dry_run
-        Show rows, vocabulary and steps, and stop before a model is loaded.
+        Show rows, vocabulary, steps, memory and whether the answers are the target's own, and stop.
     """
-    from eyas.train.train import TrainRequest, plan_train
+    from eyas.train.train import TrainRequest, look_at_answers, plan_train
     from eyas.train.train import train as train_draft
 
     talk = Terminal()
@@ -77,6 +77,7 @@ def train(
     plan = plan_train(request, config, talk)
     document: dict[str, Any] = {"schema": "eyas.train/1", "out": str(out), "dry_run": dry_run, **plan.as_document()}
     if dry_run:
+        document["answers"] = look_at_answers(request, plan, talk).as_document()
         return emit(document, _plan_text(document), json=json)
     start = time.monotonic()
     done = train_draft(request, config, plan, talk)

@@ -1,14 +1,20 @@
 """Everything about a run that is known before a model is loaded: rows, vocabulary, steps. Refuses what cannot work."""
 
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
+from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.open_draft import open_draft
+from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.data.row_store import Rows
 from eyas.errors import EyasError
 from eyas.train.batches import Batch, plan_batches
 from eyas.train.config import Resolved, TrainConfig, resolve
+from eyas.train.costs import Costs, estimate_costs
+from eyas.train.initialise import draft_spec_for
 from eyas.train.vocabulary import DraftVocabulary, choose_vocabulary
 
 
@@ -23,17 +29,21 @@ class TrainPlan:
     """A run before it starts.
 
     Attributes:
+        spec: of the draft, a new one's or that of `--init-from`.
         vocabulary: of the draft; None with `--init-from`, whose own map is kept.
         batches: of all optimiser steps in order.
         num_tokens: in all batches together.
+        costs: estimated from shapes.
     """
 
     rows: Rows
     target: TargetSpec
+    spec: DraftSpec
     vocabulary: DraftVocabulary | None
     resolved: Resolved
     batches: list[Batch]
     num_tokens: int
+    costs: Costs
 
     def as_document(self) -> dict[str, Any]:
         """Sizes and counts as a JSON object."""
@@ -49,42 +59,60 @@ class TrainPlan:
             "tokens": self.num_tokens,
             "batch_tokens": self.resolved.batch_tokens,
             "lr": self.resolved.lr,
-            "draft_vocab_size": len(self.vocabulary.ids) if self.vocabulary else None,
+            "draft_vocab_size": self.spec.draft_vocab_size,
             "vocabulary_coverage": self.vocabulary.coverage if self.vocabulary else None,
+            "costs": {
+                "trained_parameters": self.costs.num_trained,
+                "gflop_per_token": self.costs.flop_per_token / 1e9,
+                "peak_bytes": self.costs.peak_bytes,
+                "memory_bytes": self.costs.memory_bytes,
+                "checkpoint_bytes": self.costs.checkpoint_bytes,
+                "draft_bytes": self.costs.draft_bytes,
+            },
         }
 
 
-def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, *, has_draft: bool) -> TrainPlan:
-    """Read rows and target config, choose the vocabulary, lay out the steps.
+def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, init_from: Path | None) -> TrainPlan:
+    """Read rows and target config, choose the vocabulary and the draft's shape, lay out the steps.
 
     Args:
-        has_draft: training goes on from a draft whose vocabulary map is kept.
+        init_from: a draft to go on from, whose shape and vocabulary map are kept.
 
     Raises:
         RowsUnreadable: no rows in the folder.
         RowsOfAnotherTarget: tokenizer or template differ.
         DraftVocabTooLarge: larger than the target's.
+        TargetShapeUnknown: see `initialise.draft_spec_for`.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
     _require_same_text(target, rows)
-    resolved = resolve(
-        config,
-        hidden_size=target.hidden_size,
-        num_tokens=rows.manifest.num_tokens,
-        longest=rows.manifest.longest,
-    )
+    manifest = rows.manifest
+    tensors = read_checkpoint(target_folder).tensors
     vocab_size = target.vocab_size or 0
     vocabulary = None
-    if not has_draft:
+    if init_from is not None:
+        spec = open_draft(init_from, target)
+    else:
         vocabulary = choose_vocabulary(rows.supervised_counts(vocab_size), config.draft_vocab_size)
+        size = len(vocabulary.ids)
+        spec = draft_spec_for(target, vocab_size=vocab_size, draft_vocab_size=size, trained_length=manifest.longest)
+    resolved = resolve(config, hidden_size=spec.hidden_size, num_tokens=manifest.num_tokens, longest=manifest.longest)
     batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
     return TrainPlan(
         rows=rows,
         target=target,
+        spec=spec,
         vocabulary=vocabulary,
         resolved=resolved,
         batches=batches,
         num_tokens=sum(batch.num_tokens for batch in batches),
+        costs=estimate_costs(
+            spec,
+            config,
+            target_params=sum(prod(tensor.shape) for tensor in tensors.values()),
+            target_bytes=sum(tensor.num_bytes for tensor in tensors.values()),
+            longest=manifest.longest,
+        ),
     )
 
 

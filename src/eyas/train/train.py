@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from eyas import __version__
+from eyas.errors import ExitCode, EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
@@ -20,12 +21,20 @@ from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_folder
 from eyas.records.checkpoint import METRICS, resume_folder
 from eyas.talk import Talk
+from eyas.train.answers import AnswersCheck, check_answers
 from eyas.train.checkpoint import read_state
 from eyas.train.config import TrainConfig
-from eyas.train.initialise import draft_spec_for, initialise
+from eyas.train.initialise import initialise
 from eyas.train.plan import TrainPlan, make_plan, run_identity
 from eyas.train.run import Checkpointing, run_steps
 from eyas.train.trainer import Trainer
+
+
+class DiskTooSmall(EyasError):
+    """Checkpoint and draft would not fit on the disk."""
+
+    code = "disk-too-small"
+    exit_code = ExitCode.ENVIRONMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +85,7 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
             "a draft that may have cost days is never overwritten",
             "choose another folder, or delete this one",
         )
-    plan = make_plan(request.target, request.rows, config, has_draft=request.init_from is not None)
+    plan = make_plan(request.target, request.rows, config, request.init_from)
     for note in plan.resolved.notes:
         talk.note(note)
     if plan.vocabulary is not None:
@@ -87,6 +96,12 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
                 f"only {seen} distinct tokens are supervised; {size - seen} of the draft vocabulary are filled up"
             )
     return plan
+
+
+def look_at_answers(request: TrainRequest, plan: TrainPlan, talk: Talk) -> AnswersCheck:
+    """Load the target and see whether the rows' answers are its own; the last thing `--dry-run` does."""
+    target = Target.load(request.target, _placement(request))
+    return _check_answers(target, plan, talk)
 
 
 def train(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: Talk) -> Trained:
@@ -104,11 +119,46 @@ def train(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: Tal
     draft = _draft(request, config, plan, target, talk)
     metrics: Sequence[Mapping[str, Any]] = []
     if not request.init_only:
+        if keep.state is None:
+            _check_answers(target, plan, talk)
         trainer = Trainer(draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches))
         metrics = run_steps(trainer, plan, keep, talk)
     _write(request, config, plan, draft, metrics)
     shutil.rmtree(keep.folder, ignore_errors=True)
     return Trained(plan=plan, metrics=metrics, out=request.out)
+
+
+def _say_costs(plan: TrainPlan, talk: Talk) -> None:
+    costs = plan.costs
+    talk.line(
+        f"{costs.num_trained / 1e6:.1f} M trained parameters, {costs.flop_per_token / 1e9:.2f} GFLOP a token;"
+        f" estimated peak memory {costs.peak_bytes / 2**30:.1f} GiB:"
+    )
+    for what, size in costs.memory_bytes.items():
+        talk.line(f"  {size / 2**20:8.0f} MiB  {what}")
+
+
+def _require_disk(out: Path, plan: TrainPlan, config: TrainConfig) -> None:
+    """Raise `DiskTooSmall` before a run that could not be kept."""
+    # A checkpoint is written beside the one before it.
+    needed = plan.costs.draft_bytes + (2 * plan.costs.checkpoint_bytes if config.checkpoint_every_s else 0)
+    folder = next(parent for parent in out.absolute().parents if parent.exists())
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise DiskTooSmall(
+            f"the disk has {free / 2**30:.1f} GiB free, the run needs {needed / 2**30:.1f}",
+            str(folder),
+            "two checkpoints and the draft must fit at once",
+            "free some space, choose another --out, or give --checkpoint-every-s 0",
+        )
+
+
+def _check_answers(target: Target, plan: TrainPlan, talk: Talk) -> AnswersCheck:
+    found = check_answers(target, plan.rows)
+    talk.line(str(found))
+    if found.is_foreign:
+        talk.note("the draft will learn text that this target would not write; let the target answer the prompts")
+    return found
 
 
 def _checkpointing(request: TrainRequest, config: TrainConfig, plan: TrainPlan) -> Checkpointing:
@@ -144,13 +194,7 @@ def _draft(request: TrainRequest, config: TrainConfig, plan: TrainPlan, target: 
         )
         return draft.train()
     assert plan.vocabulary is not None, "a new draft has a new vocabulary"
-    spec = draft_spec_for(
-        plan.target,
-        vocab_size=target.vocab_size,
-        draft_vocab_size=len(plan.vocabulary.ids),
-        trained_length=plan.rows.manifest.longest,
-    )
-    draft = Eagle3Draft(spec, target_embedding=embedding, target_head=head).to(target.device)
+    draft = Eagle3Draft(plan.spec, target_embedding=embedding, target_head=head).to(target.device)
     draft.set_vocab_map(torch.tensor(plan.vocabulary.ids, device=target.device))
     initialise(draft, target, config.seed)
     return draft.train()
