@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from eyas.replay.eval_config import EvalConfig as EvalConfig
     from eyas.replay.evaluate import evaluate as evaluate
     from eyas.replay.evaluate import evaluate_on_probe as evaluate_on_probe
+    from eyas.replay.infer import infer_switches as infer_switches
+    from eyas.replay.predict import predict as predict
+    from eyas.replay.probe_pack import PackStates as PackStates
+    from eyas.replay.probe_pack import make_probe as make_probe
+    from eyas.replay.probe_pack import read_probe as read_probe
     from eyas.replay.replay import replay as replay
     from eyas.talk import Silent as Silent
     from eyas.talk import Talk as Talk
@@ -61,15 +66,20 @@ _HOMES = {
     "check": "eyas.contract.check",
     "evaluate": "eyas.replay.evaluate",
     "evaluate_on_probe": "eyas.replay.evaluate",
+    "infer_switches": "eyas.replay.infer",
     "load_draft": "eyas.models.load_draft",
+    "make_probe": "eyas.replay.probe_pack",
     "open_draft": "eyas.contract.open_draft",
     "open_engine": "eyas.engine.open_engine",
     "place": "eyas.models.placement",
+    "PackStates": "eyas.replay.probe_pack",
     "plan_conversion": "eyas.contract.conversion_plan",
+    "predict": "eyas.replay.predict",
     "prepare": "eyas.data.prepare",
     "read_checkpoint": "eyas.contract.read_checkpoint",
     "read_draft": "eyas.contract.read_draft",
     "read_eval_rows": "eyas.records.eval_rows",
+    "read_probe": "eyas.replay.probe_pack",
     "read_target": "eyas.contract.target_spec",
     "replay": "eyas.replay.replay",
     "resolve_target": "eyas.models.target_folder",

@@ -46,3 +46,21 @@ def test_attention_over_a_cache_equals_the_last_rows_of_a_whole_pass(window):
     for num_new in (1, 3, 37):
         last = cached_attention(query[:, :, -num_new:], keys, values, scale=0.25, window=window)
         torch.testing.assert_close(last, whole[:, :, -num_new:])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("step", [0, 1, 4])
+def test_the_gpu_s_flash_kernel_gives_the_eager_twin_s_gradients_too(step):
+    query, keys, values = operands(step, torch.float32)
+    wide = [t.detach().cuda().requires_grad_() for t in (query, *keys, *values)]
+    half = [t.detach().bfloat16().requires_grad_() for t in wide]
+    grad = torch.randn(2, 4, 37, 16, generator=torch.Generator().manual_seed(9)).cuda()
+
+    def run(tensors, backend):
+        q, k, v = tensors[0], tensors[1 : step + 2], tensors[step + 2 :]
+        out = ttt_attention(q, k, v, scale=0.25, backend=backend)
+        return [out, *torch.autograd.grad(out, tensors, grad.to(out.dtype))]
+
+    for exact, flash in zip(run(wide, "eager"), run(half, "flash"), strict=True):
+        torch.testing.assert_close(flash.float(), exact, atol=0.03, rtol=0.03)

@@ -94,6 +94,10 @@ def test_a_saved_target_loads_and_anything_else_is_refused_by_name(tmp_path):
     target = Target.load(tmp_path / "target", place("float32", "cpu"))
 
     assert (target.num_layers, target.hidden_size, target.vocab_size) == (4, 32, 64)
+    weights = tmp_path / "target" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    with pytest.raises(TargetUnloadable, match="SafetensorError"):
+        Target.load(tmp_path / "target", place("float32", "cpu"))
     with pytest.raises(TargetUnloadable):
         Target.load(tmp_path, place("float32", "cpu"))
 
