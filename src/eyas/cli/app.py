@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import cyclopts
 
 from eyas import __version__
+from eyas.cli.recipe_file import with_recipe
 from eyas.errors import ExitCode, EyasError
 
 # subcommand -> (module:function, what the list of commands says of it)
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str]) -> int:
     as_json = "--json" in _own(arguments)
     try:
         _refuse_unknown_command(arguments)
-        result = build_app()(list(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        app = build_app()
+        result = app(with_recipe(arguments, app), exit_on_error=False, print_error=False, result_action="return_value")
         return int(result) if isinstance(result, int) else int(ExitCode.GOOD)
     except EyasError as error:
         return _fail(error, as_json)

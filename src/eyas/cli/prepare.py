@@ -23,6 +23,7 @@ def prepare(
     exclude: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")] = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     replace: Annotated[bool, Parameter(negative="")] = False,
+    recipe: Annotated[Path | None, Parameter(name="--config")] = None,
     json: JsonFlag = False,
 ) -> int:
     """Conversations to tokenised rows with an exact loss mask: only what the target wrote is learned.
@@ -44,7 +45,10 @@ def prepare(
         Count and show, write nothing.
     replace
         Swap out a folder that holds other rows.
+    recipe
+        File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
     """
+    assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
     from eyas.data.prepare import prepare as prepare_rows
 
     talk = Terminal()

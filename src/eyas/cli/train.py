@@ -27,6 +27,7 @@ def train(
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     threads: int | None = None,
     restart: Annotated[bool, Parameter(negative="")] = False,
+    recipe: Annotated[Path | None, Parameter(name="--config")] = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     json: JsonFlag = False,
 ) -> int:
@@ -56,7 +57,10 @@ def train(
         Throw away an unfinished run kept beside OUT.
     dry_run
         Show rows, vocabulary, steps, memory and whether the answers are the target's own, and stop.
+    recipe
+        File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
     """
+    assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
     from eyas.train.train import TrainRequest, look_at_answers, plan_train
     from eyas.train.train import train as train_draft
 

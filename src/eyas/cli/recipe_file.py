@@ -1,0 +1,138 @@
+"""`--config recipe.yaml`: options of several commands in one file. What the command line says wins over the file.
+
+The file holds one section per command, each with that command's options by name (`-` or `_`):
+
+    prepare: {target: smollm2-135m, data: [a.jsonl, b.jsonl], out: rows}
+    train:   {target: smollm2-135m, data: rows, out: draft, tokens: 10000, lr: 1.0e-3}
+
+YAML, TOML or JSON. Nothing is guessed: an unknown section or option is an error with the nearest known name.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cyclopts
+
+from eyas.cli.terminal import Terminal
+from eyas.errors import EnvironmentMissing, EyasError
+
+FLAG = "--config"
+
+
+class RecipeUnreadable(EyasError):
+    """The recipe file is not there or not in its format."""
+
+    code = "recipe-unreadable"
+
+
+class RecipeKeyUnknown(EyasError):
+    """The recipe has a section or an option that does not exist."""
+
+    code = "recipe-key-unknown"
+
+
+def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
+    """`arguments` with `--config F` replaced by what F says for the command; the same list without one.
+
+    Raises:
+        RecipeUnreadable: no such file, or not YAML, TOML or JSON.
+        RecipeKeyUnknown: a section that is no command, or an option that the command does not have.
+    """
+    given = list(arguments)
+    end = given.index("--") if "--" in given else len(given)
+    place = next((i for i, a in enumerate(given[:end]) if a == FLAG or a.startswith(f"{FLAG}=")), None)
+    if place is None or given[0].startswith("-"):
+        return given
+    command, used = given[0], 1 if "=" in given[place] else 2
+    path = Path(given[place].partition("=")[2] or (given[place + 1] if place + 1 < end else ""))
+    rest = given[:place] + given[place + used :]
+    recipe = read_recipe(path)
+    _require_known(recipe, [name for name in app if not name.startswith("-")], f"{path}", "section")
+    section = recipe.get(command)
+    if not isinstance(section, Mapping):
+        Terminal().note(f"{path} has no section `{command}`: nothing taken from it")
+        return rest
+    options = _options(app[command])
+    normal = {f"--{str(key).replace('_', '-')}": value for key, value in section.items()}
+    _require_known(normal, options, f"{path}: {command}", "option")
+    # A value may follow as `--lr=1e-3`; short names are told apart by cyclopts itself.
+    said = {argument.partition("=")[0] for argument in rest}
+    added = [token for name, value in normal.items() if name not in said for token in _tokens(name, value)]
+    return [rest[0], *added, *rest[1:]]
+
+
+def read_recipe(path: Path) -> Mapping[str, Any]:
+    """The sections of a recipe file.
+
+    Raises:
+        RecipeUnreadable: not there, not in its format, or not a mapping of sections.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            document: Any = tomllib.loads(text)
+        elif path.suffix == ".json":
+            document = json.loads(text)
+        else:
+            document = _yaml(path, text)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, f"{type(error).__name__}: {error}") from error
+    if not isinstance(document, dict) or not all(isinstance(section, dict) for section in document.values()):
+        raise _unreadable(path, "it holds no sections by command")
+    return document
+
+
+def _yaml(path: Path, text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise EnvironmentMissing(
+            "YAML recipes need PyYAML", str(path), str(error), "pip install pyyaml, or write the recipe as TOML"
+        ) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _options(command: cyclopts.App) -> list[str]:
+    return [name for argument in command.assemble_argument_collection() for name in argument.names if name[:2] == "--"]
+
+
+def _require_known(keys: Mapping[str, Any], known: Sequence[str], where: str, kind: str) -> None:
+    unknown = [key for key in keys if key not in known]
+    if not unknown:
+        return
+    nearest = difflib.get_close_matches(unknown[0], known, n=1, cutoff=0.5)
+    raise RecipeKeyUnknown(
+        f"unknown {kind} {', '.join(key.removeprefix('--') for key in unknown)}",
+        where,
+        "a misspelt name would be a default in silence",
+        f"did you mean {nearest[0].removeprefix('--')}?" if nearest else f"known: {', '.join(sorted(known))}",
+    )
+
+
+def _tokens(name: str, value: Any) -> list[str]:
+    """An option as it stands on a command line; null and false are what is there without it."""
+    if value is None or value is False:
+        return []
+    if value is True:
+        return [name]
+    if isinstance(value, list):
+        return [token for item in value for token in (name, str(item))]
+    if isinstance(value, dict):
+        return [name, json.dumps(value)]
+    return [name, str(value)]
+
+
+def _unreadable(path: Path, why: str) -> RecipeUnreadable:
+    return RecipeUnreadable(
+        f"cannot read the recipe {path}",
+        f"{FLAG} {path}",
+        why,
+        "give a YAML, TOML or JSON file with one section per command, such as `train: {steps: 100}`",
+    )

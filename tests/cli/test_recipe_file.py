@@ -1,0 +1,85 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from eyas.cli.app import build_app, main
+from eyas.cli.recipe_file import RecipeKeyUnknown, RecipeUnreadable, with_recipe
+
+YAML = """
+prepare:
+  target: smollm2-135m
+  data: [a.jsonl, b.jsonl]
+train:
+  target: smollm2-135m
+  batch_tokens: 512
+  lr: 2e-3
+  init-only: true
+  restart: false
+  steps: null
+"""
+TOML = '[train]\ntarget = "smollm2-135m"\nbatch-tokens = 512\nlr = 2e-3\ninit-only = true\nrestart = false\n'
+AS_ARGUMENTS = ["--target", "smollm2-135m", "--batch-tokens", "512", "--lr", "2e-3", "--init-only"]
+
+
+def expand(path: Path, *arguments: str) -> list[str]:
+    command, *rest = arguments
+    return with_recipe([command, "--config", str(path), *rest], build_app())
+
+
+def test_the_section_of_the_command_becomes_its_options(tmp_path: Path):
+    path = tmp_path / "r.yaml"
+    path.write_text(YAML)
+    assert expand(path, "train", "--out", "d") == ["train", *AS_ARGUMENTS, "--out", "d"]
+    assert expand(path, "prepare") == [
+        *["prepare", "--target", "smollm2-135m", "--data", "a.jsonl", "--data", "b.jsonl"],
+    ]
+
+
+@pytest.mark.parametrize(("suffix", "text"), [(".toml", TOML), (".json", json.dumps({"train": {"lr": 0.002}}))])
+def test_toml_and_json_are_read_as_well(tmp_path: Path, suffix, text):
+    path = tmp_path / f"r{suffix}"
+    path.write_text(text)
+    expanded = expand(path, "train")
+    assert expanded[expanded.index("--lr") + 1] == "0.002"
+
+
+@pytest.mark.parametrize("said", [["--lr", "0.5"], ["--lr=0.5"]])
+def test_the_command_line_wins(tmp_path: Path, said):
+    path = tmp_path / "r.yaml"
+    path.write_text(YAML)
+    assert "2e-3" not in expand(path, "train", *said)
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "do"),
+    [
+        ("train: {ttt_step: 3}", "unknown option ttt-step", "did you mean ttt-steps?"),
+        ("trian: {lr: 1}", "unknown section trian", "did you mean train?"),
+    ],
+)
+def test_unknown_keys_are_rejected_with_the_nearest_name(tmp_path: Path, text, what, do):
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeKeyUnknown) as caught:
+        expand(path, "train")
+    assert (caught.value.what, caught.value.do) == (what, do)
+
+
+@pytest.mark.parametrize("text", ["train: [", "- a\n- b", "train: 3", None])
+def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text):
+    path = tmp_path / "r.yaml"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(RecipeUnreadable):
+        expand(path, "train")
+
+
+def test_arguments_without_a_recipe_are_left_alone():
+    for arguments in (["train", "--out", "d"], [], ["--help"], ["serve", "--", "--config", "engine.yaml"]):
+        assert with_recipe(arguments, build_app()) == arguments
+
+
+def test_the_error_reaches_the_user_in_the_houses_form(tmp_path: Path, capsys):
+    assert main(["train", "--config", str(tmp_path / "no.yaml")]) == 2
+    assert capsys.readouterr().err.startswith("error[recipe-unreadable]: cannot read the recipe")
