@@ -83,7 +83,7 @@ class TileChoice:
 def rule(kind: Kind, num_out: int, num_in: int, num_rows: int) -> Tile:
     """Half precision; the measured best of SmolLM2-135M (narrow) and of the 8B shape (wide) on an H200."""
     if num_in <= 2048:
-        return _narrow(kind, num_out, num_rows)
+        return _narrow(kind, num_out, num_in, num_rows)
     if num_rows == 1:
         if num_in <= 8192:
             return Tile(way=Way.WALK, block_out=2, num_warps=4, programs=4)
@@ -98,19 +98,19 @@ def rule(kind: Kind, num_out: int, num_in: int, num_rows: int) -> Tile:
     }[kind]
 
 
-def _narrow(kind: Kind, num_out: int, num_rows: int) -> Tile:
+def _narrow(kind: Kind, num_out: int, num_in: int, num_rows: int) -> Tile:
     if kind == "head":
         if num_out < 16384:
             return Tile(way=Way.PIPE, block_out=64, block_in=128, stages=4)
         return Tile(way=Way.PIPE, block_out=128, block_in=64, stages=3)
     if num_rows == 1:
         return {
-            "qkv": Tile(way=Way.FMA, block_out=8),
+            "qkv": Tile(way=Way.FMA, block_out=8, num_warps=4 if num_in <= 1024 else 2),
             "linear": Tile(way=Way.FMA, block_out=4, num_warps=8),
             "gate_up": Tile(way=Way.FMA, block_out=8),
         }[kind]
     return {
         "qkv": Tile(way=Way.MMA, block_out=8),
-        "linear": Tile(way=Way.MMA, block_out=8),
+        "linear": Tile(way=Way.MMA, block_out=8, num_warps=2 if num_in <= 1024 else 4),
         "gate_up": Tile(way=Way.MMA, block_out=16, num_warps=2),
     }[kind]
