@@ -62,12 +62,21 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingBatch:
-    """Settings of B sequences as tensors [B], on the device of the logits."""
+    """Settings of B sequences as tensors [B], on the device of the logits.
+
+    Attributes:
+        temperature, top_k, top_p, min_p: as in `Sampling`.
+        num_greedy: rows with temperature 0.
+        has_top, has_min_p: any row has top-k or top-p, or min-p; known without asking the device.
+    """
 
     temperature: Tensor
     top_k: Tensor
     top_p: Tensor
     min_p: Tensor
+    num_greedy: int
+    has_top: bool
+    has_min_p: bool
 
     @classmethod
     def of(cls, settings: list[Sampling], device: torch.device) -> "SamplingBatch":
@@ -81,6 +90,9 @@ class SamplingBatch:
             top_k=column("top_k", torch.int64),
             top_p=column("top_p", torch.float32),
             min_p=column("min_p", torch.float32),
+            num_greedy=sum(s.is_greedy for s in settings),
+            has_top=any(s.top_k > 0 or s.top_p < 1 for s in settings),
+            has_min_p=any(s.min_p > 0 for s in settings),
         )
 
 
@@ -95,7 +107,7 @@ def token_probs(logits: Tensor, batch: SamplingBatch) -> Tensor:
     is_greedy = batch.temperature == 0
     scaled = logits / torch.where(is_greedy, 1.0, batch.temperature)[:, None]
     probs = scaled.softmax(-1)
-    if bool((batch.top_k > 0).any()) or bool((batch.top_p < 1).any()):
+    if batch.has_top:
         ordered, order = probs.sort(dim=-1, descending=True, stable=True)
         k = torch.where(batch.top_k > 0, batch.top_k, num_vocab)[:, None]
         ordered = ordered.masked_fill(torch.arange(num_vocab, device=logits.device) >= k, 0)
@@ -103,10 +115,10 @@ def token_probs(logits: Tensor, batch: SamplingBatch) -> Tensor:
         before = ordered.cumsum(-1) - ordered  # the token that crosses top_p is kept
         is_cut = (before >= batch.top_p[:, None]) & (batch.top_p < 1)[:, None]
         probs = torch.zeros_like(probs).scatter(-1, order, ordered.masked_fill(is_cut, 0))
-    if bool((batch.min_p > 0).any()):
+    if batch.has_min_p:
         probs = probs.masked_fill(probs < batch.min_p[:, None] * probs.amax(-1, keepdim=True), 0)
     probs = probs / probs.sum(-1, keepdim=True)
-    if bool(is_greedy.any()):
+    if batch.num_greedy:
         one_hot = torch.zeros_like(probs).scatter(-1, logits.argmax(-1, keepdim=True), 1.0)
         probs = torch.where(is_greedy[:, None], one_hot, probs)
     return probs

@@ -1,0 +1,87 @@
+"""From a target's folder and requests to answers in batches, with memory planned before anything is read."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import torch
+
+from eyas.engine.batch import BatchGenerator, Completion, Request
+from eyas.engine.batch_file import complete_to_file
+from eyas.engine.batch_model import BatchLlama, bytes_per_position
+from eyas.engine.batch_plan import BatchPlan, default_budget, plan_batch
+from eyas.engine.llama_weights import LlamaWeights, read_llama
+from eyas.models.placement import Placement
+from eyas.talk import Talk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """How to run a batch.
+
+    Attributes:
+        max_batch: most sequences at a time.
+        budget_bytes: for the cache; None = 60 % of what is free once the weights are loaded.
+        max_prefill_tokens: padded prompt tokens read at once.
+    """
+
+    max_batch: int = 256
+    budget_bytes: int | None = None
+    max_prefill_tokens: int = 4096
+
+
+def complete_prompts(
+    folder: Path,
+    requests: Sequence[Request],
+    out: Path,
+    *,
+    placement: Placement,
+    decode: Callable[[Sequence[int]], str],
+    target: str,
+    settings: BatchSettings,
+    talk: Talk,
+) -> dict[str, Completion]:
+    """Answer every request into `out`, resumably.
+
+    Args:
+        folder: of a Llama-family target (`llama_weights.why_not_fast`).
+        requests: with different ids, at least one.
+        out: JSONL that is appended to.
+        placement: dtype and device.
+        decode: ids to text, for stop strings.
+        target: the target's fingerprint.
+        settings: how to run.
+        talk: progress with tokens per second, and the plan.
+
+    Returns:
+        All answers by request id, earlier runs' included.
+
+    Raises:
+        BatchMemoryTooSmall: the longest request does not fit the budget.
+        CompletionsOfAnotherRun: `out` was begun for something else.
+    """
+    weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
+    plan = plan_for(weights, requests, settings)
+    talk.line(f"{plan.num_slots} sequences at a time, {plan.num_bytes / 2**20:.0f} MiB of cache")
+
+    def run(remaining: Sequence[Request]) -> Iterable[Completion]:
+        model = BatchLlama(weights, plan.num_slots, plan.capacity)
+        return BatchGenerator(model, decode, max_prefill_tokens=settings.max_prefill_tokens).run(remaining, talk)
+
+    return complete_to_file(out, requests, run, target=target, talk=talk)
+
+
+def plan_for(weights: LlamaWeights, requests: Sequence[Request], settings: BatchSettings) -> BatchPlan:
+    """The cache for these requests."""
+    longest = max(len(r.prompt_ids) + r.max_new_tokens for r in requests)
+    budget = settings.budget_bytes
+    if budget is None:
+        budget = default_budget(_free_bytes(weights.head.device))
+    return plan_batch(longest, len(requests), settings.max_batch, bytes_per_position(weights), budget)
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return int(psutil.virtual_memory().available)

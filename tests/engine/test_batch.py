@@ -1,0 +1,201 @@
+"""A batch writes what each prompt would get alone; sequences join and leave; runs resume; memory is planned first."""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from eyas.decode.sampling import Sampling
+from eyas.engine.batch import BatchGenerator, Completion, Request
+from eyas.engine.batch_file import CompletionsOfAnotherRun, complete_to_file
+from eyas.engine.batch_model import BatchLlama, bytes_per_position
+from eyas.engine.batch_plan import BatchMemoryTooSmall, plan_batch
+from eyas.engine.engine import Engine, Limits
+from eyas.engine.llama_target import LlamaTarget
+from eyas.engine.llama_weights import LlamaWeights, fuse_llama
+from eyas.engine.open_batch import BatchSettings, complete_prompts
+from eyas.models.placement import place
+from eyas.talk import Silent
+from tiny_target import tiny_target
+
+VOCAB = 64
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3"])
+def weights(request: pytest.FixtureRequest) -> LlamaWeights:
+    model = tiny_target(request.param)
+    return fuse_llama(model.config.to_dict(), model.state_dict().get)
+
+
+@pytest.fixture(scope="module")
+def llama() -> LlamaWeights:
+    model = tiny_target("llama")
+    return fuse_llama(model.config.to_dict(), model.state_dict().get)
+
+
+def decode(ids: Sequence[int]) -> str:
+    return "".join(chr(ord("0") + i) for i in ids)
+
+
+def requests(num: int, **settings: object) -> list[Request]:
+    chance = random.Random(5)
+    return [
+        Request(
+            id=f"r{i}",
+            prompt_ids=tuple(chance.randrange(VOCAB) for _ in range(chance.randint(1, 20))),
+            max_new_tokens=chance.randint(1, 12),
+            **settings,  # type: ignore[arg-type]
+        )
+        for i in range(num)
+    ]
+
+
+def run(weights: LlamaWeights, asked: Sequence[Request], num_slots: int = 4) -> dict[str, Completion]:
+    generator = BatchGenerator(BatchLlama(weights, num_slots, 64), decode, max_prefill_tokens=50)
+    return {completion.id: completion for completion in generator.run(asked, Silent())}
+
+
+def test_every_text_is_that_of_its_prompt_alone(weights: LlamaWeights):
+    asked = requests(23, stop_ids=frozenset({7, 30}))
+
+    found = run(weights, asked)
+
+    alone = Engine(LlamaTarget(weights))
+    assert found.keys() == {r.id for r in asked}
+    for request in asked:
+        limits = Limits(max_new_tokens=request.max_new_tokens, stop_ids=request.stop_ids)
+        text = alone.generate(request.prompt_ids, limits)
+        assert list(found[request.id].ids) == text.ids
+        assert found[request.id].finish == text.finish
+    assert {c.finish for c in found.values()} == {"stop", "length"}, "the workload must show both"
+
+
+def test_a_sampled_text_depends_on_its_own_seed_and_not_on_its_neighbours(llama: LlamaWeights):
+    asked = [
+        Request(id=str(i), prompt_ids=(i, 3, 5), max_new_tokens=10, sampling=Sampling(temperature=0.9, seed=i, **extra))
+        for i, extra in enumerate([{}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {}, {"top_k": 3}])
+    ]
+    asked.append(Request(id="greedy", prompt_ids=(9, 9), max_new_tokens=10))
+
+    together, alone = run(llama, asked, num_slots=4), run(llama, asked, num_slots=1)
+
+    assert together == alone
+    other = Request(id="0", prompt_ids=(0, 3, 5), max_new_tokens=10, sampling=Sampling(temperature=0.9, seed=99))
+    assert run(llama, [other])["0"].ids != together["0"].ids
+
+
+def test_a_stop_string_ends_the_text_with_the_token_that_completes_it(llama: LlamaWeights):
+    [free] = requests(1)
+    free = Request(id="x", prompt_ids=free.prompt_ids, max_new_tokens=12)
+    text = decode(run(llama, [free])["x"].ids)
+    stop = text[3:5]
+    stopped = Request(id="x", prompt_ids=free.prompt_ids, max_new_tokens=12, stop_strings=("no such", stop))
+
+    found = run(llama, [stopped])["x"]
+
+    assert found.finish == "stop"
+    assert decode(found.ids) == text[: text.index(stop) + len(stop)]
+
+
+def test_the_budget_decides_how_many_fit():
+    plan = plan_batch(longest=100, num_requests=50, max_batch=16, position_bytes=1000, budget_bytes=950_000)
+
+    assert (plan.num_slots, plan.capacity, plan.num_bytes) == (9, 100, 900_000)
+    assert plan_batch(100, 50, 16, 1000, 10**9).num_slots == 16
+    assert plan_batch(100, 3, 16, 1000, 10**9).num_slots == 3
+
+
+def test_a_request_that_cannot_fit_is_refused_at_the_start():
+    with pytest.raises(BatchMemoryTooSmall, match="batch-memory-too-small"):
+        plan_batch(longest=100, num_requests=50, max_batch=16, position_bytes=1000, budget_bytes=99_999)
+
+
+def test_bytes_of_a_position_are_those_of_the_cache(llama: LlamaWeights):
+    model = BatchLlama(llama, num_slots=3, capacity=64)
+
+    cache = model._keys.numel() + model._values.numel()
+    assert 4 * cache == 3 * 64 * bytes_per_position(llama)
+
+
+class Writer:
+    """Answers each prompt with its own length, and can die after a few."""
+
+    def __init__(self, dies_after: int | None = None) -> None:
+        self.asked: list[str] = []
+        self._dies_after = dies_after
+
+    def __call__(self, asked: Sequence[Request]) -> Iterable[Completion]:
+        for number, request in enumerate(asked):
+            if number == self._dies_after:
+                raise KeyboardInterrupt
+            self.asked.append(request.id)
+            yield Completion(id=request.id, ids=(len(request.prompt_ids),), finish="length")
+
+
+def test_a_run_that_was_killed_goes_on_where_it_stopped(tmp_path: Path):
+    out, asked = tmp_path / "answers.jsonl", requests(9)
+    with pytest.raises(KeyboardInterrupt):
+        complete_to_file(out, asked, Writer(dies_after=4), target="t", talk=Silent())
+    with open(out, "ab") as file:
+        file.write(b'{"id": "r4", "ids": [1')  # a line that the kill cut short
+
+    second, talk = Writer(), Silent()
+    found = complete_to_file(out, asked, second, target="t", talk=talk)
+
+    assert second.asked == ["r4", "r5", "r6", "r7", "r8"]
+    assert {i: c.ids for i, c in found.items()} == {r.id: (len(r.prompt_ids),) for r in asked}
+    assert "4 of 9" in talk.lines[0]
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted(line["id"] for line in lines[1:]) == sorted(r.id for r in asked)
+
+
+@pytest.mark.parametrize("change", ["target", "settings"])
+def test_answers_of_another_run_are_not_mixed_in(tmp_path: Path, change: str):
+    out = tmp_path / "answers.jsonl"
+    complete_to_file(out, requests(2), Writer(), target="t", talk=Silent())
+    asked = requests(2, sampling=Sampling(temperature=1.0)) if change == "settings" else requests(2)
+
+    with pytest.raises(CompletionsOfAnotherRun, match="completions-of-another-run"):
+        complete_to_file(out, asked, Writer(), target="other" if change == "target" else "t", talk=Silent())
+
+
+def test_from_a_folder_to_a_file(tmp_path: Path):
+    tiny_target("llama").save_pretrained(tmp_path / "target")
+    asked = requests(5)
+
+    found = complete_prompts(
+        tmp_path / "target",
+        asked,
+        tmp_path / "out" / "answers.jsonl",
+        placement=place("float32", "cpu"),
+        decode=decode,
+        target="tiny",
+        settings=BatchSettings(max_batch=2, budget_bytes=10**8),
+        talk=Silent(),
+    )
+
+    assert found.keys() == {r.id for r in asked}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_writes_the_texts_of_the_cpu(llama: LlamaWeights, tmp_path: Path):
+    tiny_target("llama").save_pretrained(tmp_path / "target")
+    asked, texts = requests(9), []
+    for device in ("cpu", "cuda"):
+        found = complete_prompts(
+            tmp_path / "target",
+            asked,
+            tmp_path / f"{device}.jsonl",
+            placement=place("float32", device),
+            decode=decode,
+            target="tiny",
+            settings=BatchSettings(max_batch=4, budget_bytes=10**8),
+            talk=Silent(),
+        )
+        texts.append({name: c.ids for name, c in found.items()})
+
+    assert texts[0] == texts[1]
