@@ -2,14 +2,15 @@ import json
 import subprocess
 import sys
 import zipfile
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from eyas.errors import EnvironmentMissing
+from eyas.models import target_cache
+from eyas.models.gguf_llama import dequantise
 from eyas.models.target_cache import SMOLLM2_135M, BuiltInTarget, TargetDamaged, cached_target
 from eyas.records import fingerprint
 from eyas.talk import Silent
@@ -38,11 +39,20 @@ def test_it_is_made_once_then_reused_and_its_manifest_accounts_for_every_file(ti
     assert cached_target(target, cache=tmp_path, talk=Silent(), wheel=Path("gone")) == folder
 
 
-def test_two_processes_that_ask_at_once_make_it_once(tiny, tmp_path: Path):
+def test_two_that_ask_at_once_make_it_once(tiny, tmp_path: Path, monkeypatch):
+    # Threads stand for processes: the lock belongs to the open file, so each caller has its own.
     wheel, target = tiny
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+    made: list[Path] = []
+
+    def counted(gguf_file: Path, out: Path, talk: Silent) -> None:
+        made.append(out)
+        dequantise(gguf_file, out, talk)
+
+    monkeypatch.setattr(target_cache, "dequantise", counted)
+    with ThreadPoolExecutor(2) as pool:
         folders = list(pool.map(ask, [wheel] * 2, [target] * 2, [tmp_path] * 2))
     assert folders[0] == folders[1]
+    assert len(made) == 1
     assert [p.name for p in (tmp_path / "targets").iterdir() if not p.name.startswith(".")] == [Path(folders[0]).name]
 
 

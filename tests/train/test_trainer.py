@@ -76,16 +76,17 @@ def test_the_trainer_agrees_step_by_step_with_a_plain_loop(micro_batch_tokens):
 
 
 def test_one_batch_overfit_drives_step_0_accuracy_to_one():
+    # `ce`, since under `kl` two choices of the target that are almost equally likely may stay the wrong way round
     draft, target = tiny(draft_vocab_size=V)
-    rows = rows_of(24, 24)
-    trainer = Trainer(draft, target, TrainConfig(ttt_steps=3, schedule="constant"), lr=1e-2, num_steps=150)
-    outcomes = [trainer.train_step(rows, step) for step in range(150)]
+    rows, config = rows_of(24, 24), TrainConfig(ttt_steps=3, loss="ce")
+    trainer = Trainer(draft, target, config, lr=1e-2, num_steps=80)
+    records = [trainer.train_step(rows, step) for step in range(80)]
 
-    assert outcomes[0].counts.as_record()["accuracy"][0] < 0.3
-    last = outcomes[-1].counts.as_record()
-    assert last["accuracy"][0] == 1.0
-    assert last["joint"][0] == 1.0
-    assert outcomes[-1].loss < 0.2 * outcomes[0].loss
+    assert records[0].counts.as_record()["accuracy"][0] < 0.3
+    last = records[-1].counts.as_record()
+    assert last["accuracy"] == [1.0, 1.0, 1.0]
+    assert last["joint"] == [1.0, 1.0, 1.0]
+    assert records[-1].loss < 0.05 * records[0].loss
 
 
 def test_a_token_outside_the_draft_vocabulary_counts_as_wrong_and_carries_no_loss():
