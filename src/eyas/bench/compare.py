@@ -100,8 +100,7 @@ def verdict(speedup: float, low: float, high: float, ceiling: Ceiling | None) ->
 
 def best_depth(comparisons: Sequence[Comparison]) -> int:
     """K of the highest speedup over all prompts."""
-    sets = {c.set for c in comparisons}
-    overall = [c for c in comparisons if len(sets) == 1 or c.set == ALL]
+    overall = [c for c in comparisons if c.set == ALL]
     return max(overall, key=lambda c: c.speedup).num_draft_tokens
 
 

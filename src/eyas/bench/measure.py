@@ -1,6 +1,6 @@
 """Runs the arms: every prompt by every arm, one after the other, the whole repeated."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from eyas.bench.arm import Answer, Arm, BenchPrompt
@@ -25,9 +25,8 @@ class Measurements:
 
     @property
     def sets(self) -> list[str]:
-        """Kinds of text in order of appearance, then `all` when there is more than one."""
-        names = list(dict.fromkeys(p.set for p in self.prompts))
-        return [*names, ALL] if len(names) > 1 else names
+        """Kinds of text in order of appearance, then `all`."""
+        return [*dict.fromkeys(p.set for p in self.prompts if p.set != ALL), ALL]
 
     def of(self, arm: str, set_name: str) -> list[list[Answer]]:
         """[prompt][repeat] of one arm on one set."""
@@ -82,11 +81,6 @@ def figures(measured: Measurements, arms: Sequence[Arm]) -> list[ArmFigures]:
                 )
             )
     return found
-
-
-def hardware(document: Mapping[str, object]) -> str:
-    """The machine in one line, for a person."""
-    return ", ".join(f"{key} {value}" for key, value in document.items() if value is not None)
 
 
 def _per_repeat(seconds: Sequence[Sequence[float]]) -> list[float]:

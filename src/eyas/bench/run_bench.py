@@ -203,8 +203,8 @@ def _verdict(
 
 
 def _peer_share(speeds: Sequence[ArmFigures]) -> float | None:
-    """Plain speed over the peer's, on the widest set; None without a peer."""
-    by_arm = {f.arm: f for f in speeds if f.set == ALL or len({s.set for s in speeds}) == 1}
+    """Plain speed over the peer's, on all prompts; None without a peer."""
+    by_arm = {f.arm: f for f in speeds if f.set == ALL}
     if "transformers" not in by_arm:
         return None
     return by_arm["plain"].tokens_per_s.median / by_arm["transformers"].tokens_per_s.median
