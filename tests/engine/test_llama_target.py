@@ -12,7 +12,7 @@ from eyas.engine.native import NativeKernels, load_kernels
 from eyas.talk import Silent
 from tiny_target import tiny_target
 
-IDS = [3, 17, 5, 60, 22, 22, 9, 41, 33, 8, 2, 54]
+IDS = [3, 17, 5, 60, 22, 22, 9, 41, 33, 8, 2, 54, 1, 44, 13, 29, 6, 50, 50, 11]  # more than the kernels take at once
 CHANGES = {
     "llama": {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e3, "factor": 8.0, "low_freq_factor": 1.0,
                                   "high_freq_factor": 4.0, "original_max_position_embeddings": 16}},
@@ -48,7 +48,7 @@ def test_logits_and_aux_states_are_those_of_transformers(family: str, path: str,
     first = target.prefill(IDS[:6])
     aux_states = [first.aux_states]
     torch.testing.assert_close(first.logits[0], logits[5], atol=2e-5, rtol=2e-5)
-    for begin, end in ((6, 7), (7, 12)):
+    for begin, end in ((6, 7), (7, 11), (11, 20)):
         out = target.forward(IDS[begin:end])
         torch.testing.assert_close(out.logits, logits[begin:end], atol=2e-5, rtol=2e-5)
         aux_states.append(out.aux_states)
@@ -60,9 +60,9 @@ def test_the_native_value_of_a_row_does_not_depend_on_the_rows_beside_it(family:
     target = LlamaTarget(fused(tiny_target(family, **CHANGES[family])), kernels=kernels, num_threads=2)
     target.start(64, ())
     target.prefill(IDS)
-    one_by_one = torch.cat([target.forward([token]).logits.clone() for token in IDS[:8]])
+    one_by_one = torch.cat([target.forward([token]).logits.clone() for token in IDS[:12]])
 
-    for rows in range(2, 9):
+    for rows in range(2, 13):  # above 8 in two goes
         target.truncate(len(IDS))
         together = target.forward(IDS[:rows]).logits
         assert torch.equal(together, one_by_one[:rows]), f"{rows} rows"

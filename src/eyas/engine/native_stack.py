@@ -1,4 +1,4 @@
-"""Decoder blocks by `cpu_kernels.c`: fp32 on a CPU, up to 8 rows at a time; longer prompts go through torch.
+"""Decoder blocks by `cpu_kernels.c`: fp32 on a CPU, 8 rows at a time; prompts go through torch.
 
 Shapes: R rows (new positions), H hidden.
 """
@@ -12,6 +12,9 @@ from torch import Tensor
 from eyas.engine.block_stack import BlockStack, TorchStack
 from eyas.engine.llama_weights import LlamaShape
 from eyas.engine.native import MAX_ROWS, LayerStruct, NativeKernels, ScratchStruct, ShapeStruct
+
+# More rows than this are a prompt: a library's matrix product, which reads weights once for all of them, is faster.
+_MOST_ROWS = 2 * MAX_ROWS
 
 
 class NativeStack:
@@ -36,11 +39,18 @@ class NativeStack:
             self._bind()
 
     def run(self, blocks: range, residual: Tensor, start: int, attention_input: Tensor | None = None) -> Tensor:
-        """See `BlockStack.run`; up to 8 rows the residual is updated in place."""
+        """See `BlockStack.run`; short runs of rows go 8 at a time, and the residual is updated in place."""
         rows = residual.shape[0]
-        if rows > MAX_ROWS:
+        if rows > _MOST_ROWS:
             return self._torch.run(blocks, residual, start, attention_input)
         assert residual.is_contiguous(), "cpu_kernels.c reads contiguous rows"
+        for first in range(0, rows, MAX_ROWS):
+            some = slice(first, first + MAX_ROWS)
+            given = None if attention_input is None else attention_input[some]
+            self._run(blocks, residual[some], start + first, given)
+        return residual
+
+    def _run(self, blocks: range, residual: Tensor, start: int, attention_input: Tensor | None) -> None:
         at = blocks.start * ctypes.sizeof(ctypes.c_void_p)
         self._blocks(
             self._shapes_address + at,
@@ -49,22 +59,23 @@ class NativeStack:
             self._scratch_address,
             None if attention_input is None else attention_input.data_ptr(),
             residual.data_ptr(),
-            rows,
+            residual.shape[0],
             start,
             self.num_threads,
         )
-        return residual
 
     def linear(self, x: Tensor, weight: Tensor, out: Tensor | None = None) -> Tensor:
         """See `BlockStack.linear`."""
         rows, (n, k) = x.shape[0], weight.shape
-        if rows > MAX_ROWS:
+        if rows > _MOST_ROWS:
             return F.linear(x, weight)
         assert x.is_contiguous(), "cpu_kernels.c reads contiguous rows"
         assert weight.is_contiguous(), "cpu_kernels.c reads contiguous weights"
         # A fresh buffer of 49 152 logits would cost its page faults on every pass.
-        out = torch.empty(rows, n) if out is None else out[:rows]
-        self._linear(weight.data_ptr(), x.data_ptr(), out.data_ptr(), n, k, rows, self.num_threads)
+        out = torch.empty(rows, n) if out is None or rows > out.shape[0] else out[:rows]
+        for first in range(0, rows, MAX_ROWS):
+            few, result = x[first : first + MAX_ROWS], out[first : first + MAX_ROWS]
+            self._linear(weight.data_ptr(), few.data_ptr(), result.data_ptr(), n, k, len(few), self.num_threads)
         return out
 
     def _bind(self) -> None:
