@@ -1,5 +1,6 @@
 """SGLang's side of the conformance run: its own config, registry, constructor and `load_weights`; no server."""
 
+import inspect
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,9 +57,32 @@ def start(target: Path) -> SimpleNamespace:
         distributed_init_method="tcp://127.0.0.1:29672",
         backend="nccl" if DEVICE == "cuda" else "gloo",
     )
-    initialize_model_parallel(tensor_model_parallel_size=1)
-    initialize_dp_attention(arguments, ModelConfig.from_server_args(arguments))
+    # 0.5.20+ takes widths and ranks from the published context
+    by_argument = "tensor_model_parallel_size" in inspect.signature(initialize_model_parallel).parameters
+    if not by_argument:
+        _state_single_rank()
+    initialize_model_parallel(**({"tensor_model_parallel_size": 1} if by_argument else {}))
+    wants_model = "model_config" in inspect.signature(initialize_dp_attention).parameters
+    initialize_dp_attention(arguments, *([ModelConfig.from_server_args(arguments)] if wants_model else []))
     return SimpleNamespace(arguments=arguments)
+
+
+def _state_single_rank() -> None:
+    """What a launcher would publish for the only rank there is."""
+    from sglang.srt.runtime_context import get_parallel
+
+    ranks = ("tp_rank", "pp_rank", "attn_dp_rank", "attn_tp_rank", "attn_cp_rank", "moe_ep_rank")
+    sizes = (
+        "pp_size",
+        "attn_dp_size",
+        "attn_tp_size",
+        "attn_cp_size",
+        "attn_dcp_size",
+        "moe_ep_size",
+        "moe_dp_size",
+        "moe_tp_size",
+    )
+    get_parallel().override_permanently(**dict.fromkeys(ranks, 0), **dict.fromkeys(sizes, 1))
 
 
 def load(session: SimpleNamespace, draft: Path, found: dict[str, Any]) -> None:

