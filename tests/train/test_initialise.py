@@ -27,7 +27,7 @@ TARGET = TargetSpec(
 
 
 @pytest.mark.parametrize(
-    ("layers", "boundaries"), [(30, (2, 15, 27)), (32, (2, 16, 29)), (4, (1, 2, 3)), (2, (0, 1, 2))]
+    ("layers", "boundaries"), [(30, (2, 15, 27)), (32, (2, 16, 29)), (4, (1, 2, 3)), (3, (1, 2, 3))]
 )
 def test_boundaries_are_the_engines_default_and_increase_even_in_shallow_targets(layers, boundaries):
     assert default_aux_boundaries(layers) == boundaries

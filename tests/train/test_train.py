@@ -14,18 +14,22 @@ import torch
 from safetensors.torch import load_file
 
 from byte_tokenizer import CHATML, save_target_with
+from eyas.contract.open_draft import open_draft
 from eyas.contract.target_spec import read_target
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import place
+from eyas.models.save_draft import DraftUnwritable
 from eyas.models.target import Target
 from eyas.records.atomic import OutputExists
 from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.talk import Silent
 from eyas.train.checkpoint import CheckpointDamaged, CheckpointForeign
 from eyas.train.config import TrainConfig
+from eyas.train.initialise import AuxBoundaryBeyondTarget
 from eyas.train.plan import RowsOfAnotherTarget
 from eyas.train.train import Trained, TrainRequest, plan_train, train
 from eyas.train.trainer import Trainer
+from tiny_draft import tiny_spec
 from train_run_folder import make_run_folder
 
 CONFIG = TrainConfig(steps=6, batch_tokens=150, draft_vocab_size=32, ttt_steps=3, checkpoint_every_s=1e-9)
@@ -102,7 +106,7 @@ def test_init_only_writes_a_draft_that_loads_and_has_seen_nothing(inputs, tmp_pa
     done = run(request_for(inputs, tmp_path / "draft", init_only=True))
     assert list(done.metrics) == []
     assert json.loads((tmp_path / "draft" / "eyas.json").read_text())["about"]["tokens"] == 0
-    assert (tmp_path / "draft" / METRICS).read_text() == ""
+    assert not (tmp_path / "draft" / METRICS).exists()
 
 
 def test_going_on_from_a_draft_keeps_its_vocabulary_map_and_its_weights(inputs, tmp_path: Path):
@@ -112,6 +116,32 @@ def test_going_on_from_a_draft_keeps_its_vocabulary_map_and_its_weights(inputs, 
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
     assert torch.equal(first["d2t"], second["d2t"])
     assert torch.equal(first["lm_head.weight"], second["lm_head.weight"])
+
+
+def test_given_boundaries_are_trained_written_and_read_back(inputs, tmp_path: Path):
+    run(request_for(inputs, tmp_path / "draft"), replace(CONFIG, aux_boundaries=(1, 2, 4), steps=1))
+    assert open_draft(tmp_path / "draft", read_target(inputs[0])).aux_boundaries == (1, 2, 4)
+
+
+def test_boundaries_beyond_the_target_are_refused(inputs, tmp_path: Path):
+    config = replace(CONFIG, aux_boundaries=(1, 2, 9))
+    with pytest.raises(AuxBoundaryBeyondTarget, match="the target has 4 layers"):
+        plan_train(request_for(inputs, tmp_path / "draft"), config, Silent())
+
+
+def test_what_could_not_be_saved_is_refused_before_it_is_trained(inputs, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("eyas.train.plan.draft_spec_for", lambda *_, **__: tiny_spec(aux_boundaries=(0, 1, 2)))
+    with pytest.raises(DraftUnwritable):
+        plan_train(request_for(inputs, tmp_path / "draft"), CONFIG, Silent())
+
+
+def test_a_frozen_head_stays_as_it_was_initialised(inputs, tmp_path: Path):
+    frozen = replace(CONFIG, freeze_head=True, lr=0.1, steps=2)
+    run(request_for(inputs, tmp_path / "before", init_only=True), frozen)
+    run(request_for(inputs, tmp_path / "after"), frozen)
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("before", "after"))
+    assert torch.equal(before["lm_head.weight"], after["lm_head.weight"])
+    assert not torch.equal(before["fc.weight"], after["fc.weight"])
 
 
 def test_a_run_stopped_and_resumed_is_bit_identical_to_one_that_was_not(inputs, tmp_path: Path, monkeypatch):

@@ -1,6 +1,7 @@
 """What `eyas train` may be told, and what it resolves to. Two objects: the second is made, the first never changed."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from eyas.errors import EyasError
@@ -53,6 +54,11 @@ class TrainConfig:
     """Largest norm of all gradients together."""
     draft_vocab_size: int = 8192
     """Tokens that the draft can say, the most frequent supervised ones; 0 = the target's whole vocabulary."""
+    aux_boundaries: tuple[int, ...] | None = None
+    """Decoder layers applied before each tapped state, low to high, three of them; by default 2, N/2, N-3 as in SGLang
+    and vLLM."""
+    freeze_head: bool = False
+    """Keep the head as it was initialised."""
     checkpoint_every_s: float = 300.0
     """Seconds between checkpoints of the unfinished run (OUT.resume); 0 = none."""
     seed: int = 0
@@ -119,7 +125,14 @@ def _problems(config: TrainConfig) -> list[str]:
         (0.0 <= config.final_lr_share <= 1.0, "final_lr_share: 0 … 1"),
         (config.weight_decay >= 0.0, "weight_decay: 0 or more"),
         (config.grad_clip > 0.0, "grad_clip: above 0"),
+        (_is_increasing(config.aux_boundaries), "aux_boundaries: increasing, 1 or more"),
         (config.checkpoint_every_s >= 0.0, "checkpoint_every_s: 0 or more"),
         (config.draft_vocab_size == 0 or config.draft_vocab_size >= 8, "draft_vocab_size: 0, or 8 or more"),
     ]
     return [text for is_fine, text in wanted if not is_fine]
+
+
+def _is_increasing(boundaries: tuple[int, ...] | None) -> bool:
+    if boundaries is None:
+        return True
+    return bool(boundaries) and boundaries[0] >= 1 and all(a < b for a, b in pairwise(boundaries))

@@ -18,6 +18,12 @@ class TargetShapeUnknown(EyasError):
     code = "target-shape-unknown"
 
 
+class AuxBoundaryBeyondTarget(EyasError):
+    """A boundary counts more layers than the target has."""
+
+    code = "aux-boundary-beyond-target"
+
+
 def default_aux_boundaries(num_layers: int) -> tuple[int, ...]:
     """Low, middle and high: 2, N // 2 and N - 3 layers applied, the default of SGLang and vLLM.
 
@@ -25,18 +31,27 @@ def default_aux_boundaries(num_layers: int) -> tuple[int, ...]:
     """
     usual = (2, num_layers // 2, num_layers - 3)
     shallow = (1, num_layers // 2, num_layers - 1)
-    return next((b for b in (usual, shallow) if b[0] < b[1] < b[2]), (0, num_layers // 2, num_layers))
+    return next((b for b in (usual, shallow) if b[0] < b[1] < b[2]), (1, 2, 3))
 
 
-def draft_spec_for(target: TargetSpec, *, vocab_size: int, draft_vocab_size: int, trained_length: int) -> DraftSpec:
+def draft_spec_for(
+    target: TargetSpec,
+    *,
+    vocab_size: int,
+    draft_vocab_size: int,
+    trained_length: int,
+    aux_boundaries: tuple[int, ...] | None = None,
+) -> DraftSpec:
     """A one-layer EAGLE-3 draft as wide as the target, with the target's attention shape, RoPE and embedding.
 
     Args:
         vocab_size: rows of the target's embedding, V.
         draft_vocab_size: D; equal to V means no vocabulary map.
         trained_length: longest training row, tokens.
+        aux_boundaries: in `fc` order; None for `default_aux_boundaries`.
 
     Raises:
+        AuxBoundaryBeyondTarget: a boundary is deeper than the target.
         TargetShapeUnknown: the target's config does not say its number of heads, or the width of its MLP.
     """
     sizes = {
@@ -53,7 +68,16 @@ def draft_spec_for(target: TargetSpec, *, vocab_size: int, draft_vocab_size: int
             "a new draft takes its shape from the target",
             "start from a draft of the wanted shape: --init-from D",
         )
+    boundaries = aux_boundaries or default_aux_boundaries(target.num_layers)
+    if boundaries[-1] > target.num_layers:
+        raise AuxBoundaryBeyondTarget(
+            f"there is no state after {boundaries[-1]} layers",
+            f"--aux-boundaries {' '.join(map(str, boundaries))}",
+            f"the target has {target.num_layers} layers; boundaries count the layers applied, 0 … {target.num_layers}",
+            "give smaller ones",
+        )
     return DraftSpec(
+        num_aux=len(boundaries),
         hidden_size=target.hidden_size,
         target_hidden_size=target.hidden_size,
         intermediate_size=target.intermediate_size or 0,
@@ -65,7 +89,7 @@ def draft_spec_for(target: TargetSpec, *, vocab_size: int, draft_vocab_size: int
         rms_norm_eps=target.rms_norm_eps or 1e-6,
         rope=target.rope,
         max_position_embeddings=target.max_position_embeddings or 2048,
-        aux_boundaries=default_aux_boundaries(target.num_layers),
+        aux_boundaries=boundaries,
         embedding="target",
         head="own",
         trained_length=trained_length,

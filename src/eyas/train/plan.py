@@ -5,12 +5,14 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from eyas.contract.dialects.sglang import SGLANG
 from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.open_draft import open_draft
 from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.data.row_store import Rows
 from eyas.errors import EyasError
+from eyas.models.save_draft import DraftUnwritable
 from eyas.train.batches import Batch, plan_batches
 from eyas.train.config import Resolved, TrainConfig, resolve
 from eyas.train.costs import Costs, estimate_costs
@@ -82,7 +84,8 @@ def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, init_
         RowsUnreadable: no rows in the folder.
         RowsOfAnotherTarget: tokenizer or template differ.
         DraftVocabTooLarge: larger than the target's.
-        TargetShapeUnknown: see `initialise.draft_spec_for`.
+        TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
+        DraftUnwritable: SGLang's format cannot hold the draft that would come out.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
     _require_same_text(target, rows)
@@ -95,7 +98,14 @@ def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, init_
     else:
         vocabulary = choose_vocabulary(rows.supervised_counts(vocab_size), config.draft_vocab_size)
         size = len(vocabulary.ids)
-        spec = draft_spec_for(target, vocab_size=vocab_size, draft_vocab_size=size, trained_length=manifest.longest)
+        spec = draft_spec_for(
+            target,
+            vocab_size=vocab_size,
+            draft_vocab_size=size,
+            trained_length=manifest.longest,
+            aux_boundaries=config.aux_boundaries,
+        )
+    _require_writable(spec, target)
     resolved = resolve(config, hidden_size=spec.hidden_size, num_tokens=manifest.num_tokens, longest=manifest.longest)
     batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
     return TrainPlan(
@@ -147,4 +157,17 @@ def _require_same_text(target: TargetSpec, rows: Rows) -> None:
             str(rows.folder),
             "; ".join(different),
             "run `eyas prepare` again with this target",
+        )
+
+
+def _require_writable(spec: DraftSpec, target: TargetSpec) -> None:
+    """Raise before training what `save_draft` would raise after it."""
+    assert SGLANG.write is not None, "SGLang's format can be written"
+    losses = SGLANG.write(spec, target).losses
+    if losses:
+        raise DraftUnwritable(
+            losses[0].what,
+            f"{losses[0].switch} = {getattr(spec, losses[0].switch, '?')}",
+            "the trained draft could not be saved in SGLang's format",
+            "train a draft without it",
         )

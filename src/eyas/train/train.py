@@ -192,12 +192,18 @@ def _draft(request: TrainRequest, config: TrainConfig, plan: TrainPlan, target: 
             target_head=head,
             talk=talk,
         )
-        return draft.train()
+        return _frozen(draft, config).train()
     assert plan.vocabulary is not None, "a new draft has a new vocabulary"
     draft = Eagle3Draft(plan.spec, target_embedding=embedding, target_head=head).to(target.device)
     draft.set_vocab_map(torch.tensor(plan.vocabulary.ids, device=target.device))
     initialise(draft, target, config.seed)
-    return draft.train()
+    return _frozen(draft, config).train()
+
+
+def _frozen(draft: Eagle3Draft, config: TrainConfig) -> Eagle3Draft:
+    if config.freeze_head and draft.lm_head is not None:
+        draft.lm_head.requires_grad_(False)
+    return draft
 
 
 def _write(
@@ -223,4 +229,5 @@ def _write(
         save_draft(draft, aside, target_spec=plan.target, about=about, replace_existing=True)
         for weights in aside.glob("*.safetensors"):
             weights.chmod(0o644)  # safetensors makes it readable by the owner only
-        (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics))
+        if metrics:
+            (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics))
