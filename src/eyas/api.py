@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from eyas.replay.replay import replay as replay
     from eyas.talk import Silent as Silent
     from eyas.talk import Talk as Talk
+    from eyas.train.config import TrainConfig as TrainConfig
+    from eyas.train.train import TrainRequest as TrainRequest
+    from eyas.train.train import plan_train as plan_train
+    from eyas.train.train import train as train
 
 # public name -> module that defines it
 _HOMES = {
@@ -62,6 +66,8 @@ _HOMES = {
     "Silent": "eyas.talk",
     "Talk": "eyas.talk",
     "Target": "eyas.models.target",
+    "TrainConfig": "eyas.train.config",
+    "TrainRequest": "eyas.train.train",
     "apply_conversion": "eyas.contract.conversion_apply",
     "check": "eyas.contract.check",
     "evaluate": "eyas.replay.evaluate",
@@ -74,6 +80,7 @@ _HOMES = {
     "place": "eyas.models.placement",
     "PackStates": "eyas.replay.probe_pack",
     "plan_conversion": "eyas.contract.conversion_plan",
+    "plan_train": "eyas.train.train",
     "predict": "eyas.replay.predict",
     "prepare": "eyas.data.prepare",
     "read_checkpoint": "eyas.contract.read_checkpoint",
@@ -84,6 +91,7 @@ _HOMES = {
     "replay": "eyas.replay.replay",
     "resolve_target": "eyas.models.target_folder",
     "save_draft": "eyas.models.save_draft",
+    "train": "eyas.train.train",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list, made from the one table
 
