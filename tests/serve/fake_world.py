@@ -25,6 +25,7 @@ from eyas.serve.supervisor import Supervisor
 LOGS = Path(__file__).parent / "logs"
 EPOCH = time.mktime((2026, 11, 29, 14, 0, 0, 0, 0, -1))
 _STAMP = re.compile(rb"(?:^|[ \[])(?:\d{4}-)?(\d\d-\d\d) (\d\d:\d\d:\d\d)")
+_HEALTH = re.compile(rb'"GET /health HTTP/1\.1" (\d+)')
 
 
 class FakeClock:
@@ -85,8 +86,13 @@ class World:
         data = text.encode() if isinstance(text, str) else text
         self.events.append((at, lambda: self._append(data)))
 
-    def replay(self, name: str, start: float = 0.0, *, until: bytes | None = None, scale: float = 1.0) -> float:
-        """Schedule a real log by its own stamps; the second at which its last line comes. `until`: cut before it."""
+    def replay(
+        self, name: str, start: float = 0.0, *, until: bytes | None = None, scale: float = 1.0, access: bool = False
+    ) -> float:
+        """Schedule a real log by its own stamps; the second at which its last line comes.
+
+        until: cut before it. access: /health and the port show what the log's own access lines say.
+        """
         at = start
         first: float | None = None
         for line in (LOGS / name).read_bytes().splitlines(keepends=True):
@@ -98,6 +104,9 @@ class World:
                 first = stamp if first is None else first
                 at = max(at, start + (stamp - first) * scale)
             self.log(at, line)
+            answered = _HEALTH.search(line) if access else None
+            if answered:
+                self.at(at, port="open", health=int(answered[1]))
         return at
 
     def at(self, when: float, **state: Any) -> None:

@@ -83,3 +83,24 @@ def test_a_run_compared_with_itself_has_no_difference(tmp_path: Path):
     found = compare(load_run(a.path), load_run(a.path))
 
     assert (found.flags, found.environment, found.line_a, found.line_b) == ((), (), "", "")
+
+
+def test_two_launches_that_only_differ_in_their_draft_part_nowhere_in_the_log():
+    good, broken = (load_run(LOGS / f"sglang-0.5.15.post1-h200-{draft}.log") for draft in ("good", "no-layer"))
+
+    assert "their logs are alike up to the end" in str(compare(good, broken))
+
+
+def test_a_run_folder_gives_its_verdict_and_the_true_beginning(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    folder.log_path.write_bytes((LOGS / "sglang-0.5.15.post1-h200-no-layer.log").read_bytes())
+    first = load_run(tmp_path).lines[0].at
+    folder.write_launch(["python"], {}, engine="sglang", version="0.5.15.post1")
+    launch = folder.read_launch() | {"at": first - 24.0}
+    folder.write_document("launch.json", launch)
+    folder.write_document("verdict.json", {"words": "accept length 1.10 over 440 rounds\n1 of 4 answers"})
+
+    run = load_run(tmp_path)
+
+    assert run.phases["launch"] == pytest.approx(24 + 3, abs=2)
+    assert "   accept length 1.10 over 440 rounds" in str(compare(run, run)).splitlines()

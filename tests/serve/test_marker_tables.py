@@ -18,7 +18,7 @@ def test_every_version_has_the_start_the_graphs_and_the_end(engine: str, version
     begun = {marker.phase for marker in table.markers if marker.event == "begin"}
     begun |= {rule.phase for rule in table.progress}
 
-    assert {"arguments", "distributed", "weights", "memory-pools", "graphs", "scheduler-ready"} <= begun
+    assert {"processes", "distributed", "weights", "memory-pools", "graphs", "scheduler-ready"} <= begun
     assert any(marker.event == "ready" for marker in table.markers)
 
 

@@ -22,7 +22,7 @@ def test_sglang_0515_loads_the_draft_before_the_graphs():
     tracker = track("sglang", "0.5.15.post1", (LOGS / "sglang-0.5.15.post1-eagle3.log").read_bytes())
 
     assert keys(tracker)[1:] == [
-        "arguments",
+        "processes",
         "distributed:target",
         "weights:target",
         "distributed:draft",
@@ -151,5 +151,28 @@ def test_a_second_start_in_the_same_log_begins_anew():
     once = (LOGS / "sglang-0.5.15.post1-crash-draft-graph.log").read_bytes()
     tracker = track("sglang", "0.5.15.post1", once + b"\n" + sglang(100, "server_args=ServerArgs(x)").encode())
 
-    assert keys(tracker) == ["launch", "arguments"]
+    assert keys(tracker) == ["launch", "processes"]
     assert tracker.dying_at is None
+
+
+def test_sglangs_kill_of_itself_after_a_tidy_drain_is_its_goodbye():
+    drain = [
+        "SIGTERM received. signum=None frame=None. Draining requests and shutting down...",
+        "Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[].",
+        "kill_process_tree called: parent_pid=7, include_parent=True, pid=7",
+    ]
+    tracker = track("sglang", "0.5.15.post1", "".join(sglang(i, line) for i, line in enumerate(drain)).encode())
+
+    assert tracker.finished_at is not None
+    assert not tracker.self_killed
+
+
+def test_sglangs_kill_of_itself_without_a_drain_is_a_death():
+    death = [
+        "Received sigquit from a child process. It usually means the child failed.",
+        "kill_process_tree called: parent_pid=7, include_parent=True, pid=7",
+    ]
+    tracker = track("sglang", "0.5.15.post1", "".join(sglang(i, line) for i, line in enumerate(death)).encode())
+
+    assert tracker.self_killed
+    assert tracker.finished_at is None

@@ -158,3 +158,47 @@ def test_vllm_workers_that_get_their_names_late_are_not_gone():
     world.process(9, 201, "VLLM::EngineCore", parent=100)
 
     assert drive(world, *VLLM_CPU, until=30).names == ["starting"]
+
+
+def test_a_dead_draft_is_said_once_though_its_figures_change():
+    world = sglang_world()
+    up = ready(world)
+    world.at(up, counters=counted(30.0, (0.002, 0.0, 0.0), since=up))
+    run = drive(world, *SGLANG, until=up + 300)
+
+    told = [event.text for event in run.events if event.kind == "warning" and "nothing is accepted" in event.text]
+    standing = [text for text in run.last.warnings if "nothing is accepted" in text]
+    assert len(told) == 1
+    assert len(standing) == 1
+    assert standing != told, "the standing warning has the newest figures"
+
+
+def test_a_draft_that_begins_to_be_accepted_takes_its_warning_back():
+    world = sglang_world()
+    up = ready(world)
+    world.at(up, counters=counted(30.0, (0.0, 0.0, 0.0), since=up))
+    world.at(up + 20, counters=counted(30.0, (0.6, 0.3, 0.2), since=up))
+
+    last = drive(world, *SGLANG, until=up + 100).last
+    assert last.state is StateName.PROVEN
+    assert last.warnings == ()
+
+
+def test_somebody_elses_sigterm_to_sglang_is_an_end_and_no_crash_though_its_code_is_137():
+    """As seen on an H200: it drains, then kills its own tree, itself included."""
+    world = sglang_world()
+    up = ready(world)
+    for second, line in enumerate(
+        (
+            "SIGTERM received. signum=None frame=None. Draining requests and shutting down...",
+            "Gracefully exiting... Remaining number of requests 0. Remaining requests remaining_rids=[].",
+            "kill_process_tree called: parent_pid=100, include_parent=True, pid=100",
+        )
+    ):
+        world.log(up + 10 + second, sglang(up + 10 + second, line))
+    world.gone(up + 14)
+    world.at(up + 14, exit=ExitFacts(code=137, num_oom_kills=0))
+
+    run = drive(world, *SGLANG, until=up + 30)
+    assert run.names[-2:] == ["draining", "stopped"]
+    assert run.last.cause is None

@@ -224,3 +224,38 @@ def test_a_textfile_on_a_full_or_missing_disk_does_not_end_the_watch(eyas: Calla
 
     assert done.returncode == 0
     assert "the textfile cannot be written" in done.stderr + done.stdout
+
+
+def test_a_finished_log_is_told_as_it_went_by(eyas: Callable[..., Done]):
+    done = eyas(str(LOGS / "sglang-0.5.15.post1-h200-good.log"))
+    told = done.stderr.splitlines()
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("stopped: the log ends with the server's goodbye")
+    assert [line.split("  ")[-1] for line in told[-3:]] == [
+        "note: the log says that it is ready",
+        "note: the log says that it was asked to end",
+        "stopped: the log ends with the server's goodbye",
+    ]
+    assert re.match(r" *9\d s", told[-1]), "the end has the log's time, not ours"
+
+
+def test_until_ready_on_a_log_whose_server_has_ended_is_18(eyas: Callable[..., Done]):
+    done = eyas(str(LOGS / "vllm-0.25.1-h200-good.log"), "--until", "ready", "--json")
+
+    assert done.returncode == 18
+    assert last_object(done.stdout)["state"] == "stopped"
+
+
+def test_a_log_alone_tells_of_a_draft_of_which_nothing_is_accepted(eyas: Callable[..., Done]):
+    dead, weak = (eyas(str(LOGS / f"sglang-0.5.15.post1-h200-{d}.log"), "--json") for d in ("no-lm-head", "no-layer"))
+
+    assert "nothing is accepted" in last_object(dead.stdout)["warnings"][0]
+    assert last_object(weak.stdout)["warnings"] == []
+
+
+def test_the_folder_of_a_run_tells_its_verdict_too(eyas: Callable[..., Done], tmp_path: Path):
+    (tmp_path / "engine.log").write_bytes((LOGS / "vllm-0.25.1-h200-good.log").read_bytes())
+    (tmp_path / "verdict.json").write_text(json.dumps({"words": "accept length 2.04 over 230 rounds"}))
+
+    assert "verdict of its first minute: accept length 2.04" in eyas(str(tmp_path)).stdout

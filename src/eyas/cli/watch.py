@@ -12,6 +12,7 @@ from eyas.cli.terminal import Terminal
 from eyas.errors import ExitCode, EyasError
 from eyas.serve import compare as compare_module
 from eyas.serve import subject as subject_module
+from eyas.serve.compare import recorded_verdict
 from eyas.serve.live_view import JsonView, PlainView, View, final_text
 from eyas.serve.stop import Interrupts
 from eyas.serve.watch import WatchConfig
@@ -65,8 +66,12 @@ def watch(
         last, exit_code, folder = watch_server(
             found, config, _view(json), api_key=os.environ.get("EYAS_API_KEY"), interrupted=interrupts.asked
         )
+    verdict = recorded_verdict(Path(subject))
     document = last.as_document() | {"exit_code": exit_code, "run_folder": None if folder is None else str(folder)}
-    return emit(document, final_text(last, where=str(folder or "")), json=json, exit_code=exit_code)
+    document |= {"recorded_verdict": verdict}
+    text = final_text(last, where=str(folder or ""))
+    text += f"\nverdict of its first minute: {verdict['words']}" if verdict else ""
+    return emit(document, text, json=json, exit_code=exit_code)
 
 
 def _view(json: bool) -> View:

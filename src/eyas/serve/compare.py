@@ -17,12 +17,16 @@ from eyas.serve.supervisor import Supervisor
 from eyas.serve.words import seconds
 
 SCHEMA = "eyas.watch.compare/1"
+_REQUEST = re.compile(r'"(?:GET|POST|HEAD) /\S* HTTP/|^(?:Prefill|Decode) batch|^Engine \d+: Avg|^SpecDecoding metrics')
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|[\d.]+|(?:/[\w.~+-]+)+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run as read back: `lines` are its log lines; `phases` key -> seconds (None for the one it ended in)."""
+    """One run as read back: `lines` are its log lines; `phases` key -> seconds (None for the one it ended in).
+
+    verdict: the first line of the first-minute verdict, "" if there was none.
+    """
 
     path: Path
     command: tuple[str, ...]
@@ -33,6 +37,7 @@ class RunRecord:
     outcome: str
     reason: str
     lines: tuple[LogLine, ...]
+    verdict: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +67,20 @@ class Comparison:
         }
 
     def __str__(self) -> str:
-        rows = [f"{name}: {r.path}: {r.outcome}: {r.reason}" for name, r in (("A", self.a), ("B", self.b))]
+        rows = []
+        for name, run in (("A", self.a), ("B", self.b)):
+            rows.append(f"{name}: {run.path}: {run.outcome}: {run.reason}")
+            rows += [f"   {run.verdict}"] if run.verdict and run.verdict not in run.reason else []
         rows.append("changed flags: " + ("; ".join(self.flags) or "none"))
         rows.append("changed environment: " + ("; ".join(self.environment) or "none"))
         rows.append(f"{'phase':<40} {'A':>10} {'B':>10}")
         for key in dict.fromkeys([*self.a.phases, *self.b.phases]):
             rows.append(f"{key:<40} {_cell(self.a.phases, key):>10} {_cell(self.b.phases, key):>10}")
-        rows.append(f"they part after: {self.parts_after or 'the very start'}")
-        rows += [f"  A: {self.line_a or '(its log ends)'}", f"  B: {self.line_b or '(its log ends)'}"]
+        if self.line_a or self.line_b:
+            rows.append(f"they part after: {self.parts_after or 'the very start'}; the first lines that differ:")
+            rows += [f"  A: {self.line_a or '(its log ends)'}", f"  B: {self.line_b or '(its log ends)'}"]
+        else:
+            rows.append(f"their logs are alike up to the end (numbers, paths and requests aside): {self.parts_after}")
         return "\n".join(rows)
 
 
@@ -102,11 +113,12 @@ def load_run(
     engine = launch.get("engine", engine)
     tail = LogTail(folder.log_path if folder is not None else path)
     lines = tail.read(clock.now()) + tail.read(clock.now())
-    last = _last_of(folder)
+    last = _document_of(folder, "last.json")
     watcher = Supervisor(
         engine=engine, version=launch.get("version") or version, probes=_Once(lines, last), clock=clock, log_only=True
     )
     snapshot = watcher.step()
+    watcher.began_before(launch.get("at", snapshot.at))
     document = watcher.timeline_document()
     return RunRecord(
         path=path,
@@ -118,7 +130,14 @@ def load_run(
         outcome=str(last.get("state", snapshot.state)),
         reason=str(last.get("reason", snapshot.reason)),
         lines=lines,
+        verdict=str(_document_of(folder, "verdict.json").get("words", "")).partition("\n")[0],
     )
+
+
+def recorded_verdict(run: Path) -> dict[str, Any] | None:
+    """What `eyas serve` wrote of the first minute into this run folder; None if it is none, or none was made."""
+    document = _document_of(RunFolder(run), "verdict.json")
+    return dict(document) if document.get("words") else None
 
 
 def flags_of(command: Sequence[str]) -> dict[str, str]:
@@ -161,20 +180,21 @@ class _Once:
         return Observation(at=now, lines=self.lines, exit=ended)
 
 
-def _last_of(folder: RunFolder | None) -> Mapping[str, Any]:
+def _document_of(folder: RunFolder | None, name: str) -> Mapping[str, Any]:
     import json
 
     if folder is None:
         return {}
     try:
-        document = json.loads((folder.path / "last.json").read_text())
+        document = json.loads((folder.path / name).read_text())
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
 
 
 def _telling(lines: Sequence[LogLine]) -> list[LogLine]:
-    return [line for line in lines if line.bar is None and line.level not in ("DEBUG",)]
+    """What a start prints: no bars, no requests (they differ from run to run)."""
+    return [line for line in lines if line.bar is None and line.level != "DEBUG" and not _REQUEST.search(line.message)]
 
 
 def _form(line: LogLine) -> str:
@@ -192,6 +212,8 @@ def _cell(phases: Mapping[str, float | None], key: str) -> str:
     if key not in phases:
         return "-"
     value = phases[key]
+    if key == "ready":
+        return "reached"
     return "ended here" if value is None else seconds(value)
 
 
@@ -201,6 +223,7 @@ def _run_document(run: RunRecord) -> dict[str, Any]:
         "engine": run.engine,
         "version": run.version,
         "outcome": run.outcome,
+        "verdict": run.verdict,
         "reason": run.reason,
         "command": list(run.command),
     }

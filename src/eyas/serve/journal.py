@@ -21,7 +21,7 @@ class Journal:
     began_at: float
     timeline: Timeline = field(default_factory=Timeline)
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
-    warnings: dict[str, None] = field(default_factory=dict)
+    warnings: dict[str, str] = field(default_factory=dict)
     state: StateName = StateName.STARTING
 
     def tell(self, kind: EventKind, text: str, data: Mapping[str, Any], *, at: float) -> None:
@@ -36,11 +36,16 @@ class Journal:
         for listener in self.listeners:
             listener(event)
 
-    def warn(self, text: str, *, at: float) -> None:
-        """A warning, told once and standing from then on."""
-        if text not in self.warnings:
-            self.warnings[text] = None
+    def warn(self, text: str, *, at: float, key: str = "") -> None:
+        """A warning, told once and standing from then on; with `key` its newest wording stands, still told once."""
+        is_new = (key or text) not in self.warnings
+        self.warnings[key or text] = text
+        if is_new:
             self.tell("warning", text, {}, at=at)
+
+    def withdraw(self, key: str) -> None:
+        """A warning that no longer holds; told again if it comes back."""
+        self.warnings.pop(key, None)
 
     def write_snapshot(self, snapshot: Snapshot, timeline: Mapping[str, Any]) -> None:
         """last.json and timeline.json in the run folder."""
@@ -53,4 +58,5 @@ class Journal:
             self._lost(error)
 
     def _lost(self, error: EyasError) -> None:
-        self.warnings.setdefault(f"the run folder cannot be written: {error.why}", None)
+        text = f"the run folder cannot be written: {error.why}"
+        self.warnings[text] = text

@@ -156,7 +156,8 @@ class Judge:
         said_goodbye = tracker.draining_at is not None or tracker.finished_at is not None
         if tracker.core_died or tracker.self_killed or has_crash_evidence:
             return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
-        if facts.code == 0 or (facts.code in (130, 143, None) and said_goodbye):
+        tidy = (0, 137) if self.engine == "sglang" and tracker.finished_at is not None else (0,)
+        if facts.code in tidy or (facts.code in (130, 143, None) and said_goodbye):
             return Verdict(state=StateName.STOPPED, reason=f"ended by itself (exit code {_or_unknown(facts.code)})")
         return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
 
@@ -297,7 +298,7 @@ class Judge:
             )
         stats = self.tracker.serving
         if stats.get("running", 0) > 0 and stats.get("throughput", 1) == 0 and "tokens" not in self.last_moves:
-            warnings.append(f"its log counts {stats['running']:.0f} running requests at 0 tokens/s")
+            warnings.append("its log counts running requests at 0 tokens/s")
         return Verdict(state=StateName.READY, reason=why, warnings=tuple(warnings))
 
     def _starting(self, seen: Observation) -> Verdict:
@@ -324,9 +325,10 @@ class Judge:
         return seen.endpoints.get("/health")
 
     def _latest_move(self, now: float) -> str:
-        newest = max(self.last_moves.items(), key=lambda item: item[1][0], default=None)
+        moves = [item for item in self.last_moves.items() if item[0] != "first-look"]
+        newest = max(moves, key=lambda item: item[1][0], default=None)
         if newest is None:
-            return "nothing has moved yet"
+            return self.tracker.title_of(self.tracker.current)
         kind, (at, words) = newest
         return f"{kind}: {words}" + (f", {now - at:.0f} s ago" if now - at >= 2 else "")
 

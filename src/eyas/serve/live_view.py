@@ -4,6 +4,7 @@ The text itself comes from `lines_of` and `final_text`; the views only place it.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
@@ -127,7 +128,9 @@ def lines_of(snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> list[str]:
     """The whole picture as plain lines."""
     lines = [head_line(snapshot), *(_row_line(row) for row in rows)]
     if snapshot.ranks:
-        lines.append("processes: " + ", ".join(f"{r.label}[{r.status}]" for r in snapshot.ranks[:16]))
+        alike = Counter(f"{r.label}[{r.status}]" for r in snapshot.ranks)
+        named = [f"{name} x {count}" if count > 1 else name for name, count in alike.items()]
+        lines.append("processes: " + ", ".join(named[:16]))
     if snapshot.gpus:
         lines.append(
             "GPUs: "

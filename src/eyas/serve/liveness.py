@@ -12,7 +12,7 @@ from eyas.serve.evidence import CounterFacts
 from eyas.serve.state import Proof
 
 _MIN_ROUNDS = 200
-_DEAD_ACCEPT_LENGTH = 1.05
+DEAD_ACCEPT_LENGTH = 1.05
 _BASELINE_ROUNDS = 1000
 _ALARM_SIGMAS = 4.0
 _ALARM_SHARE = 0.10  # of the accepted drafts: smaller drifts are what texts do
@@ -95,7 +95,7 @@ class AcceptanceWatch:
         length = self.accept_length
         if length is None or self.rounds < _MIN_ROUNDS:
             return None
-        if length <= _DEAD_ACCEPT_LENGTH:
+        if length <= DEAD_ACCEPT_LENGTH:
             return Proof(
                 ok=False,
                 text=f"accept length {length:.2f} over {self.rounds} rounds: nothing is accepted; `eyas check DRAFT`",

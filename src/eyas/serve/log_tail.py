@@ -1,5 +1,6 @@
 """Follows a log file that somebody else writes: new bytes to lines, with times. Copes with truncation and rotation."""
 
+import math
 import os
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from eyas.serve.log_lines import Bar, LineSplitter, LogLine, parse_bar
 
 _SLICE_BYTES = 1 << 22
 _ZONE_STEP_S = 900.0  # time zones differ by quarters of an hour
+_CLOCKS_APART_S = 5.0  # a file server's clock against the one that stamps the lines
 
 
 class LogUnreadable(EyasError):
@@ -76,13 +78,16 @@ class LogTail:
 
 
 def _dated(lines: list[LogLine], last_at: float) -> tuple[LogLine, ...]:
-    """Old lines with their own times: printed stamps, moved by whole quarters of an hour to end near `last_at`."""
+    """Old lines with their own times: printed stamps, moved by whole quarters of an hour to end at or before `last_at`.
+
+    Never after it: a log that was copied some minutes later would lose its durations.
+    """
     from dataclasses import replace
 
     stamps = [line.stamp for line in lines if line.stamp is not None]
     if not stamps:
         return tuple(replace(line, at=last_at) for line in lines)
-    shift = round((last_at - stamps[-1]) / _ZONE_STEP_S) * _ZONE_STEP_S
+    shift = math.floor((last_at - stamps[-1] + _CLOCKS_APART_S) / _ZONE_STEP_S) * _ZONE_STEP_S
     dated: list[LogLine] = []
     at = stamps[0] + shift
     for line in lines:

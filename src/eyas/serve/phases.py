@@ -5,7 +5,7 @@ and a straggler's repetition does not move the phase back; what each rank last s
 """
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from eyas.serve.markers import Marker, MarkerTable, ProgressRule
 from eyas.serve.state import ModelRole, Progress
 
 _MAX_REPEATS = 50  # a line of the same form oftener than this in one phase is a heartbeat, not progress
+_SERVING_LINES = 5
 _DIGITS = re.compile(r"[\d.:]+")
 
 
@@ -73,6 +74,7 @@ class PhaseTracker:
     self_killed: bool = False
     serving: dict[str, float] = field(default_factory=dict)
     serving_at: float | None = None
+    accept_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=_SERVING_LINES))
     last_by_label: dict[str, str] = field(default_factory=dict)
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _forms: Counter[str] = field(default_factory=Counter)
@@ -128,7 +130,7 @@ class PhaseTracker:
         groups = {k: v for k, v in match.groupdict().items() if v is not None}
         if marker.sets:
             self.facts[marker.sets] = groups.get(marker.sets, line.message)
-        restarted = marker.restarts and self._has_passed_start()
+        restarted = marker.restarts and self._has_passed(marker.phase)
         if restarted:
             self._reset(line.at)
         meaning = self._events(line, marker, groups)
@@ -157,13 +159,16 @@ class PhaseTracker:
         elif marker.event == "serving":
             self.serving = {k: float(v) for k, v in groups.items()} | {"at": line.at}
             self.serving_at = line.at
+            if "accept_length" in groups and groups["accept_length"] != "nan":
+                self.accept_lengths.append(float(groups["accept_length"]))
             self._become_ready(line.at)
         elif marker.event == "draining":
             self.draining_at = self.draining_at or line.at
         elif marker.event == "dying":
             self.dying_at = self.dying_at or line.at
             self.core_died |= marker.id == "core-died"
-            self.self_killed |= marker.id == "self-kill"
+        elif marker.event == "kill-tree":
+            self._killed_tree(groups, line.at)
         elif marker.event == "finished":
             self.finished_at = line.at
         return LineMeaning(moved=moved, event=marker.event, marker=marker.id, began=began, says=marker.says)
@@ -176,9 +181,18 @@ class PhaseTracker:
             return "draft" if self._counts[(line.label, role.removeprefix("by-count-of:"))] else "target"
         return "target" if role == "target" else "draft" if role == "draft" else None
 
-    def _has_passed_start(self) -> bool:
+    def _killed_tree(self, said: Mapping[str, str], at: float) -> None:
+        """SGLang's kill_process_tree: how it ends after a tidy drain, or the sign of a failure."""
+        if self.draining_at is not None and self.dying_at is None:
+            self.finished_at = at
+        elif said["include"] == "True" and said["parent"] == said["pid"]:
+            self.dying_at = self.dying_at or at
+            self.self_killed = True
+
+    def _has_passed(self, phase: str) -> bool:
         order = self.table.order
-        return self.dying_at is not None or any(order.index(run.id) > order.index("arguments") for run in self.runs)
+        ended = self.dying_at is not None or self.finished_at is not None
+        return ended or any(order.index(run.id) > order.index(phase) for run in self.runs)
 
     def _reset(self, at: float) -> None:
         self.runs.clear()
@@ -186,6 +200,7 @@ class PhaseTracker:
         self.ready_at = self.draining_at = self.dying_at = self.finished_at = self.serving_at = None
         self.core_died = self.self_killed = False
         self.serving = {}
+        self.accept_lengths.clear()
         self._begin(self.first_phase, None, "", at)
 
     # ------------------------------------------------------------------ phases

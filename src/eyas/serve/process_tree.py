@@ -79,6 +79,8 @@ def label_of(title: str) -> str:
         return match["name"]
     if "resource_tracker" in title:
         return "resource-tracker"
+    if "_inductor/compile_worker" in title:
+        return "compile-worker"
     return ""
 
 

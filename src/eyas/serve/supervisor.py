@@ -20,7 +20,7 @@ from eyas.serve.crash import CrashReader
 from eyas.serve.evidence import Observation, Probes, moved_between
 from eyas.serve.journal import Journal
 from eyas.serve.judge import Judge, Patience, Verdict
-from eyas.serve.liveness import AcceptanceWatch
+from eyas.serve.liveness import DEAD_ACCEPT_LENGTH, AcceptanceWatch
 from eyas.serve.log_lines import LogLine
 from eyas.serve.markers import engine_of_line, table_for
 from eyas.serve.phase_memory import PhaseMemory, StartKey
@@ -30,11 +30,18 @@ from eyas.serve.stacks import StackTaker
 from eyas.serve.stall_watch import StallContext, StallWatch
 from eyas.serve.state import Cause, Engine, Event, PhaseRow, PhaseView, Proof, Snapshot, StateName
 from eyas.serve.timeline import durations
-from eyas.serve.words import gpu_views, rank_views
+from eyas.serve.words import gpu_views, rank_views, seconds
 
 _PROGRESS_EVENT_S = 5.0
 _EARLY_LINES = 500
+_LONGEST_SILENT_LAUNCH_S = 600.0
 _DONE = ": done, going on"
+_NO_PROOF = "speculation does not work"
+_MIN_LOGGED = 3
+_LOG_SAYS_DEAD = (
+    f"its log gives accept length {DEAD_ACCEPT_LENGTH} or less, {_MIN_LOGGED} times and more in a row: nothing is "
+    "accepted; `eyas check DRAFT` says what the engine does with it"
+)
 
 
 @dataclass(slots=True)
@@ -72,6 +79,8 @@ class Supervisor:
     _proof: Proof | None = None
     _last_line: str = ""
     _last_progress_event: float = 0.0
+    _last_progress: str = ""
+    _last_at: float = 0.0
     _typical: dict[str, float] = field(default_factory=dict)
     _remembered: bool = False
     _early: list[LogLine] = field(default_factory=list)
@@ -164,6 +173,11 @@ class Supervisor:
             for run, end in zip(self._tracker.runs, ends, strict=True)
         )
 
+    def began_before(self, at: float) -> None:
+        """The process began at unix time `at`, before its first line (launch.json says so); ignored if impossible."""
+        if 0 < self.journal.began_at - at < _LONGEST_SILENT_LAUNCH_S:
+            self.journal.began_at = self._tracker.runs[0].began_at = at
+
     def timeline_document(self) -> dict[str, Any]:
         """The timeline so far (schema eyas.timeline/1)."""
         return self.journal.timeline.as_document(self._tracker.runs, self._last)
@@ -205,6 +219,7 @@ class Supervisor:
             self.journal.began_at = self._tracker.runs[0].began_at = self._judge.began_at = line.at
             if self.log_only:
                 self._judge.strong_at = self._judge.weak_at = line.at
+        before = self._milestones()
         meaning = self._tracker.feed(line)
         if meaning.restarted:
             self._crash = CrashReader(self.engine)
@@ -217,6 +232,21 @@ class Supervisor:
             self.journal.tell("phase", self._tracker.title_of(meaning.began), data, at=line.at)
         if meaning.says:
             self.journal.warn(meaning.says, at=line.at)
+        if self.log_only and not meaning.restarted:
+            # A whole log is read in one look: what lay between its beginning and its end is told as it went by.
+            for words, at in self._milestones().items():
+                if words not in before:
+                    self.journal.tell("note", words, {"line": line.number}, at=at)
+        self._last_at = line.at
+
+    def _milestones(self) -> dict[str, float]:
+        tracker = self._tracker
+        told = {
+            "the log says that it is ready": tracker.ready_at,
+            "the log says that it was asked to end": tracker.draining_at,
+            "the log says that it dies": tracker.dying_at,
+        }
+        return {words: at for words, at in told.items() if at is not None}
 
     def _note_http(self, verdict: Verdict, seen: Observation) -> None:
         """An endpoint can show a phase that no log told."""
@@ -263,11 +293,16 @@ class Supervisor:
         if state is StateName.READY and proof is not None and proof.ok:
             state, reason = StateName.PROVEN, f"{reason}; {proof.text}"
         elif state is StateName.READY and proof is not None:
-            self.journal.warn(proof.text, at=seen.at)
+            self.journal.warn(proof.text, at=seen.at, key=_NO_PROOF)  # its figures change at every look
+        if proof is not None and proof.ok:
+            self.journal.withdraw(_NO_PROOF)
+        elif self._logs_dead_draft():
+            self.journal.warn(_LOG_SAYS_DEAD, at=self._last_at or seen.at)
         stall = self._stall.stall if state is StateName.STALLED else None
+        at = self._last_at if self.log_only and state.is_final and self._last_at else seen.at
         return Snapshot(
-            at=seen.at,
-            elapsed_s=seen.at - self.journal.began_at,
+            at=at,
+            elapsed_s=at - self.journal.began_at,
             engine=self.engine,
             version=self.version or self._tracker.facts.get("version"),
             state=state,
@@ -280,9 +315,14 @@ class Supervisor:
             ranks=rank_views(seen.processes or ()),
             gpus=gpu_views(seen.gpus or ()),
             endpoints={path: str(answer) for path, answer in seen.endpoints.items()},
-            warnings=tuple(dict.fromkeys([*self.journal.warnings, *self._acceptance.warnings])),
+            warnings=tuple(dict.fromkeys([*self.journal.warnings.values(), *self._acceptance.warnings])),
             last_line=self._last_line,
         )
+
+    def _logs_dead_draft(self) -> bool:
+        """The engine's own figures in its log, where nothing better is at hand."""
+        lengths = self._tracker.accept_lengths
+        return self._proof is None and len(lengths) >= _MIN_LOGGED and max(lengths) <= DEAD_ACCEPT_LENGTH
 
     def _cause(self, seen: Observation) -> Cause:
         title = self._tracker.title_of(self._tracker.current)
@@ -340,5 +380,9 @@ class Supervisor:
         progress = run.progress
         total = "?" if progress.total is None else f"{progress.total:g}"
         text = f"{self._tracker.title_of(run)}: {progress.done:g}/{total} {progress.unit}".rstrip()
+        if text == self._last_progress:
+            text += f", {seconds(now - run.began_at)} in this phase"
+        else:
+            self._last_progress = text
         data = {"done": progress.done, "total": progress.total, "phase": run.key}
         self.journal.tell("progress", text, data, at=now)
