@@ -49,7 +49,8 @@ def write_gguf(path: Path) -> None:
     writer.add_eos_token_id(257)
     writer.add_pad_token_id(258)
     writer.add_chat_template(CHATML)
-    stored = {f"blk.{i}.{part}.weight" for i in range(4) for part in PARTS} | {"token_embd.weight", "output_norm.weight"}
+    stored = {f"blk.{i}.{part}.weight" for i in range(4) for part in PARTS}
+    stored |= {"token_embd.weight", "output_norm.weight"}
     weights = model.state_dict()
     for name in sorted(stored):
         weight = weights[str(hugging_face_name(name))].numpy()
