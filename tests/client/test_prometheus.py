@@ -1,7 +1,5 @@
 """The Prometheus text format is read as it is written."""
 
-import math
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +15,7 @@ def test_comments_timestamps_and_garbage_do_not_disturb_the_samples():
         ("x_total", {}, 3.0),
         ("x_total", {"a": "b"}, 4.0),
     ]
-    assert math.isnan(samples[2].value)
+    assert len(samples) == 2, "a NaN counts nothing"
 
 
 def test_a_metric_is_found_with_and_without_the_suffix_that_clients_append():

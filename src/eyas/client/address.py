@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     import httpx
 
+MAX_BODY_BYTES = 32 << 20  # a /metrics page of a hundred ranks stays below 5 MB
+_LONGEST_BODY_S = 120.0  # a body that drips is no answer
+UNREADABLE = (ValueError, TypeError, AttributeError, KeyError, RecursionError)  # what JSON of the wrong shape raises
+
 ServerKind = Literal["sglang", "vllm", "eyas", "openai"]
 
 
@@ -89,21 +93,12 @@ def translated_errors(address: ServerAddress, route: str) -> "Iterator[None]":
 
     Raises:
         ServerUnreachable: refused, reset, or silent for too long.
-        ServerRefused: an HTTP error status (its body is quoted).
     """
     import httpx
 
     where = f"{address.url.rstrip('/')}{route}"
     try:
         yield
-    except httpx.HTTPStatusError as error:
-        body = _short(error.response)
-        raise ServerRefused(
-            f"HTTP {error.response.status_code} from {route}",
-            where,
-            body or "no body",
-            "see the server's log; the flags and the model's name must fit the request",
-        ) from error
     except httpx.TimeoutException as error:
         raise ServerUnreachable(
             f"no answer from {route}",
@@ -140,14 +135,52 @@ def get_text(http: "httpx.Client", address: ServerAddress, route: str) -> str | 
     """Body of a GET; None where the route does not exist (404, 405, 501).
 
     Raises:
-        ServerUnreachable, ServerRefused: see `translated_errors`.
+        ServerUnreachable, ServerRefused: see `translated_errors`, `bounded_text`.
     """
-    with translated_errors(address, route):
-        response = http.get(route)
+    with translated_errors(address, route), http.stream("GET", route) as response:
         if response.status_code in (404, 405, 501):
             return None
-        response.raise_for_status()
-        return response.text
+        return bounded_text(response, address, route)
+
+
+def post_json(http: "httpx.Client", address: ServerAddress, route: str, body: Mapping[str, Any]) -> Any:
+    """The JSON value that a POST gives.
+
+    Raises:
+        ServerUnreachable, ServerRefused: see `translated_errors`, `bounded_text`. ValueError: no JSON.
+    """
+    with translated_errors(address, route), http.stream("POST", route, json=dict(body)) as response:
+        return json.loads(bounded_text(response, address, route))
+
+
+def bounded_text(response: "httpx.Response", address: ServerAddress, route: str) -> str:
+    """The body of a streamed answer, up to a limit of size and time: whoever answers there may be no engine at all.
+
+    Raises:
+        ServerRefused: an HTTP error (its body is quoted), a redirect, or a body without end.
+    """
+    where = f"{address.url.rstrip('/')}{route}"
+    end = time.monotonic() + _LONGEST_BODY_S
+    body = bytearray()
+    for piece in response.iter_bytes():
+        body += piece
+        if len(body) > MAX_BODY_BYTES or time.monotonic() > end:
+            raise ServerRefused(
+                f"the answer of {route} has no end",
+                where,
+                f"{len(body) >> 20} MiB came and more was to come; at most {MAX_BODY_BYTES >> 20} MiB are read, for "
+                f"{_LONGEST_BODY_S:.0f} s",
+                "is this the URL of SGLang or vLLM?",
+            )
+    text = body.decode(response.encoding or "utf-8", errors="replace")
+    if not response.is_success:
+        raise ServerRefused(
+            f"HTTP {response.status_code} from {route}",
+            where,
+            _short(text) or "no body",
+            "see the server's log; the flags and the model's name must fit the request",
+        )
+    return text
 
 
 def get_json(http: "httpx.Client", address: ServerAddress, route: str) -> Mapping[str, Any] | None:
@@ -155,14 +188,11 @@ def get_json(http: "httpx.Client", address: ServerAddress, route: str) -> Mappin
     text = get_text(http, address, route)
     try:
         value = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
 
-def _short(response: "httpx.Response", limit: int = 400) -> str:
-    try:
-        text = response.read().decode(errors="replace").strip()
-    except Exception as error:  # noqa: BLE001 - a broken error body must not hide the status
-        return f"body unreadable ({type(error).__name__})"
+def _short(text: str, limit: int = 400) -> str:
+    text = text.strip()
     return text if len(text) <= limit else f"{text[:limit]} …"

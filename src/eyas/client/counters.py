@@ -121,7 +121,8 @@ def of_vllm(samples: Iterable[Sample]) -> Counters:
 def of_sglang(samples: Iterable[Sample], info: Mapping[str, Any] | None, notes: tuple[str, ...] = ()) -> Counters:
     """A reading from SGLang's /metrics (empty without --enable-metrics) and /server_info (None if not asked)."""
     samples = tuple(samples)
-    states = [s for s in (info or {}).get("internal_states") or () if isinstance(s, Mapping)]
+    told = (info or {}).get("internal_states")
+    states = [s for s in told if isinstance(s, Mapping)] if isinstance(told, list) else []
     lengths = {
         str(rank): float(state["avg_spec_accept_length"])
         for rank, state in enumerate(states)

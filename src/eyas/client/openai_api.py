@@ -10,7 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eyas.client.address import ServerAddress, ServerRefused, get_json, translated_errors
+from eyas.client.address import (
+    UNREADABLE,
+    ServerAddress,
+    ServerRefused,
+    bounded_text,
+    get_json,
+    translated_errors,
+)
 from eyas.client.answer_stream import Generation, OpenAIStream, SglangStream
 
 if TYPE_CHECKING:
@@ -78,19 +85,26 @@ def generate(
         translated_errors(address, route),
         http.stream("POST", route, json=body, headers=headers) as response,
     ):
-        if response.is_error:
-            response.read()
-        response.raise_for_status()
-        for event in _events(response.iter_lines()):
-            if event.get("error"):
-                raise ServerRefused(
-                    f"{route} ended with an error",
-                    address.url,
-                    json.dumps(event["error"])[:400],
-                    "see the server's log around this time",
-                )
-            stream.take(event, clock() - start)
-    return stream.result(clock() - start)
+        if not response.is_success:
+            bounded_text(response, address, route)
+        try:
+            for event in _events(response.iter_lines()):
+                if event.get("error"):
+                    raise ServerRefused(
+                        f"{route} ended with an error",
+                        address.url,
+                        json.dumps(event["error"])[:400],
+                        "see the server's log around this time",
+                    )
+                stream.take(event, clock() - start)
+            return stream.result(clock() - start)
+        except UNREADABLE as error:
+            raise ServerRefused(
+                f"the answer of {route} cannot be read",
+                address.url,
+                f"{type(error).__name__}: {error}"[:400],
+                f"is this really {address.kind}, and of a version that eyas knows?",
+            ) from error
 
 
 def is_chat(prompt: Prompt) -> bool:
@@ -112,7 +126,8 @@ def model_name(http: "httpx.Client", address: ServerAddress) -> str | None:
         ServerUnreachable, ServerRefused.
     """
     listing = get_json(http, address, "/v1/models") or {}
-    names = [m.get("id") for m in listing.get("data", []) if isinstance(m, dict)]
+    rows = listing.get("data")
+    names = [m.get("id") for m in rows if isinstance(m, dict)] if isinstance(rows, list) else []
     return next((n for n in names if isinstance(n, str)), None)
 
 

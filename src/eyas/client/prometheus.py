@@ -20,7 +20,7 @@ class Sample:
 
 
 def parse(text: str) -> tuple[Sample, ...]:
-    """All samples of a /metrics page, in order; comments, and lines that are none, are left out.
+    """All samples of a /metrics page, in order; comments, lines that are none, NaN and infinities are left out.
 
     Source: Prometheus text exposition format 0.0.4 (what prometheus_client writes).
     """
@@ -52,6 +52,8 @@ def _sample(line: str) -> Sample | None:
     try:
         number = float(value)
     except ValueError:
+        return None
+    if not math.isfinite(number):
         return None
     pairs = {
         key: re.sub(r"\\.", lambda m: _ESCAPES.get(m.group(), m.group()), raw)

@@ -76,6 +76,7 @@ def _acceptance(rounds: int, drafted: int, accepted: list[int]) -> Acceptance:
 
 
 def _consistent(rounds: int, accepted: list[int], proposed: list[int]) -> Acceptance:
+    rounds = max(rounds, 0)
     at: list[int] = []
     for count in accepted:
         at.append(max(0, min(count, rounds, at[-1] if at else rounds)))

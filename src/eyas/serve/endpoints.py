@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
-from eyas.client.address import ServerAddress, open_http
-from eyas.serve.evidence import Answer, CounterFacts, Identity, Port
+from eyas.client.address import ServerAddress, get_json, open_http
+from eyas.errors import EyasError
+from eyas.serve.evidence import WITHOUT_HEALTH, Answer, CounterFacts, Identity, Port
 from eyas.serve.state import Engine
 
 # SGLang gives up on its own probe after SGLANG_HEALTH_CHECK_TIMEOUT (20 s) and answers 503: wait a little longer.
@@ -62,6 +63,7 @@ class Endpoints:
         self._address = ServerAddress(url=self.url, api_key=api_key)
         self._engine, self._version, self._api_key = engine, version, api_key
         self._health = BackgroundQuestion(lambda: self.ask("/health", _LONGEST_S), 1.0)
+        self._models = BackgroundQuestion(lambda: self.ask("/v1/models", _LONGEST_S), 2.0)
         self._counters = BackgroundQuestion(self._read_counters, 2.0)
         self._identity = BackgroundQuestion(self.identify, 5.0)
         self._counter_notes: tuple[str, ...] = ()
@@ -84,7 +86,12 @@ class Endpoints:
         answer = self._health.poll()
         if self._health.pending_s > _LONGEST_S:
             answer = Answer(code=0, failure="timeout", elapsed_s=self._health.pending_s)
-        return {} if answer is None else {"/health": answer}
+        if answer is None:
+            return {}
+        if answer.code in WITHOUT_HEALTH:
+            models = self._models.poll()
+            return {"/health": answer} | ({} if models is None else {"/v1/models": models})
+        return {"/health": answer}
 
     def counters(self) -> CounterFacts | None:
         """The newest reading of the engine's counters; None where there are none."""
@@ -113,8 +120,8 @@ class Endpoints:
 
         start = time.monotonic()
         try:
-            with open_http(self._address, timeout_s=timeout_s) as http:
-                code = http.get(path).status_code
+            with open_http(self._address, timeout_s=timeout_s) as http, http.stream("GET", path) as response:
+                code = response.status_code  # the body is not asked for: it may be without end
             return Answer(code=code, elapsed_s=time.monotonic() - start)
         except httpx.ConnectError as error:
             refused = "refused" in str(error).lower() or "111" in str(error)
@@ -144,17 +151,14 @@ class Endpoints:
         return str(version) if version else None
 
     def _json(self, path: str) -> object:
-        import httpx
-
         try:
             with open_http(self._address, timeout_s=3.0) as http:
-                return http.get(path).json()
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
+                return get_json(http, self._address, path)
+        except EyasError:
             return None
 
     def _read_counters(self) -> CounterFacts | None:
         from eyas.client import counters
-        from eyas.errors import EyasError
 
         if self._engine not in ("sglang", "vllm"):
             return None

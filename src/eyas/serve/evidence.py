@@ -12,6 +12,7 @@ from eyas.serve.log_lines import Bar, LogLine
 
 Port = Literal["open", "refused", "unknown"]
 
+WITHOUT_HEALTH = (401, 403, 404, 405)  # codes of a server whose /health is closed or missing: /v1/models decides
 _CPU_SHARE = 0.2  # of one core: what a polling parent does while it waits stays below
 _DISK_BYTES = 1 << 20
 _PAGE_INS = 10

@@ -7,7 +7,7 @@ A phase has a budget without progress, not a time limit: whoever still moves is 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from eyas.serve.evidence import Answer, Observation
+from eyas.serve.evidence import WITHOUT_HEALTH, Answer, Observation
 from eyas.serve.liveness import TokenProgress
 from eyas.serve.markers import PhaseRule
 from eyas.serve.phases import PhaseTracker
@@ -227,7 +227,7 @@ class Judge:
             return self._after_503(seen)
         if self.ever_healthy:
             return self._was_healthy(seen, health)
-        if health.code in (401, 403, 404, 405) and seen.endpoints.get("/v1/models", Answer(code=0)).code == 200:
+        if health.code in WITHOUT_HEALTH and seen.endpoints.get("/v1/models", Answer(code=0)).code == 200:
             return self._alive(seen, "/v1/models answers 200 (there is no open /health)", None)
         return None
 
@@ -317,7 +317,15 @@ class Judge:
                 reason=f"nothing has moved for {quiet:.0f} s; this phase may be silent for {budget:.0f} s{note}",
                 suspects_stall=True,
             )
-        return Verdict(state=state, reason=self._latest_move(seen.at))
+        return Verdict(state=state, reason=self._odd_answer(seen) or self._latest_move(seen.at))
+
+    def _odd_answer(self, seen: Observation) -> str:
+        """Words for a /health that no starting engine gives: redirects, other codes, no HTTP at all; else ""."""
+        health = self._health(seen)
+        if health is None or seen.port != "open" or health.failure in ("refused", "timeout"):
+            return ""
+        told = "no HTTP" if health.failure else f"HTTP {health.code}"
+        return f"somebody listens there, but /health gives {told}: is it SGLang or vLLM, and the right port?"
 
     # ------------------------------------------------------------------ words
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eyas.client.address import ServerAddress, ServerRefused, translated_errors
+from eyas.client.address import UNREADABLE, ServerAddress, ServerRefused, post_json
 from eyas.client.openai_api import GenerationOptions, generate
 from eyas.errors import EyasError
 
@@ -218,13 +218,10 @@ def next_token_logprobs(http: "httpx.Client", address: ServerAddress, prefix: Se
         | {"logprobs": _TOP, "return_tokens_as_token_ids": True}
     )
     try:
-        with translated_errors(address, route):
-            response = http.post(route, json=body)
-            response.raise_for_status()
-            answer = response.json()
-    except (ServerRefused, ValueError):
+        answer = post_json(http, address, route, body)
+        return _sglang_logprobs(answer) if native else _openai_logprobs(answer)
+    except (ServerRefused, *UNREADABLE):
         return {}
-    return _sglang_logprobs(answer) if native else _openai_logprobs(answer)
 
 
 def _weigh(

@@ -37,7 +37,8 @@ class LiveProbes:
         self._answers = any(answer.code for answer in health.values())
         counters = self.endpoints.counters() if self.endpoints is not None and self._was_healthy else None
         pids = None if processes is None else [p.pid for p in processes]
-        gpus = None if self.subject.log_only else self.gpus.read(pids)
+        # Only where we see its processes: the server behind a URL may be on another machine, with other GPUs.
+        gpus = None if pids is None else self.gpus.read(pids)
         return Observation(
             at=now,
             lines=lines,
@@ -81,7 +82,7 @@ class LiveProbes:
         return self.endpoints.identity() if self.asks_identity and self.endpoints and self._answers else None
 
     def _what_is_missing(self) -> tuple[str, ...]:
-        notes = [self.gpus.missing] if self.gpus.missing and not self.subject.log_only else []
+        notes = [self.gpus.missing] if self.gpus.missing and self.subject.pid is not None else []
         if self.endpoints is not None:
             notes += self.endpoints.notes
         return tuple(note for note in notes if note)
