@@ -1,4 +1,7 @@
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,12 +36,14 @@ def test_with_json_an_error_is_one_json_object_on_stdout(capsys: pytest.CaptureF
 
 
 def test_a_bug_of_ours_is_exit_four_and_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def broken() -> None:
+    def broken(**_: object) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setattr(app, "build_app", broken)
-    assert main(["check"]) == 4
-    assert "this is a bug in eyas" in capsys.readouterr().err
+    assert main(["check", "--json"]) == 4
+    shown = capsys.readouterr()
+    assert "this is a bug in eyas" in shown.err
+    assert json.loads(shown.out)["code"] == "internal"
 
 
 def test_an_error_survives_pickling():
@@ -46,3 +51,60 @@ def test_an_error_survives_pickling():
 
     error = EyasError("what", "where", "why", "do")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 - our own bytes
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "name"),
+    [(KeyboardInterrupt, 130, "interrupted"), (MemoryError, 3, "out-of-memory"), (PermissionError, 3, "os-error")],
+)
+def test_with_json_every_end_is_one_object(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    raised: type[BaseException],
+    code: int,
+    name: str,
+):
+    def broken(**_: object) -> None:
+        raise raised
+
+    monkeypatch.setattr(app, "build_app", broken)
+    assert main(["check", "--json"]) == code
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["code"] == name
+    assert "Traceback" not in shown.err
+
+
+def test_a_command_s_page_shows_its_whole_docstring(capsys: pytest.CaptureFixture[str]):
+    assert main(["convert", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "compares what it wrote with the source" in shown
+    assert "Exit codes: 0 good" in shown
+
+
+def shell(command: str) -> subprocess.CompletedProcess[str]:
+    eyas = f"{sys.executable} -c 'from eyas.cli.app import run; run()'"
+    line = command.replace("eyas", eyas, 1)
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", ["check /nowhere --json", "--help", "check --help", "engines"])
+def test_a_reader_that_goes_away_ends_us_quietly(arguments: str):
+    done = shell(f"eyas {arguments} | true; echo ${{PIPESTATUS[0]}} >&2")
+    assert done.stderr.splitlines()[-1] == "141"
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("arguments", ["--help", "check --help", "engines", "engines --json"])
+def test_an_output_that_cannot_be_written_is_an_error_of_the_environment(arguments: str):
+    done = shell(f"eyas {arguments} >/dev/full")
+    assert done.returncode == 3
+    assert "No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_an_output_encoding_without_our_characters_is_no_error():
+    done = shell("PYTHONIOENCODING=ascii eyas check --help")
+    assert done.returncode == 0, done.stderr

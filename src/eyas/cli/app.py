@@ -1,7 +1,8 @@
 """The `eyas` command: registers the subcommands (each imported only when it runs) and maps errors to exit codes."""
 
+import contextlib
 import difflib
-import json
+import io
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 import cyclopts
 
 from eyas import __version__
+from eyas.cli.output import OutputLost, print_json, printable
 from eyas.cli.recipe_file import with_recipe
 from eyas.errors import ExitCode, EyasError
 
@@ -32,8 +34,13 @@ COMMANDS = {
 }
 
 
-def build_app() -> cyclopts.App:
-    """The command tree; nothing of a subcommand is imported yet."""
+def build_app(full_page_of: str | None = None) -> cyclopts.App:
+    """The command tree; nothing of a subcommand is imported yet.
+
+    Args:
+        full_page_of: the command whose help page is wanted: it shows the whole docstring of its function. All others
+            keep their line of the list, which costs no import.
+    """
     app = cyclopts.App(
         name="eyas",
         version=__version__,
@@ -41,32 +48,59 @@ def build_app() -> cyclopts.App:
         help_epilogue="Exit codes: 0 good, 1 findings, 2 usage or config, 3 environment, 4 internal.",
     )
     for name, (target, help_line) in COMMANDS.items():
-        app.command(target, name=name, help=help_line)
+        if name == full_page_of:
+            app.command(target, name=name)
+        else:
+            app.command(target, name=name, help=help_line)
     return app
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command line and give its exit code. Prints errors in the house's form; never raises."""
+    try:
+        return _run_command(arguments)
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): quiet, as other tools are.
+        _forget_output()
+        return 128 + signal.SIGPIPE
+    except SystemExit:
+        # rich, which prints the help, ends the process itself when the reader has gone; no command of ours does
+        _forget_output()
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:  # again, while the first one was being told
+        return 128 + signal.SIGINT
+
+
+def _run_command(arguments: Sequence[str]) -> int:
     as_json = "--json" in _own(arguments)
     try:
         _refuse_unknown_command(arguments)
-        app = build_app()
+        app = build_app(full_page_of=_page_wanted(arguments))
         result = app(with_recipe(arguments, app), exit_on_error=False, print_error=False, result_action="return_value")
         return int(result) if isinstance(result, int) else int(ExitCode.GOOD)
+    except BrokenPipeError:
+        raise
+    except OutputLost as error:
+        _forget_output()
+        return _fail(error, as_json=False)
     except EyasError as error:
         return _fail(error, as_json)
     except cyclopts.CycloptsError as error:
         return _fail(UsageError.of(error, arguments), as_json)
+    except MemoryError:
+        return _fail(OutOfMemory.of(arguments), as_json)
     except KeyboardInterrupt:
         print("interrupted: nothing half-written; run the same command again to go on", file=sys.stderr)
+        if as_json:
+            print_json(Interrupted.of(arguments).as_document())
         return 128 + signal.SIGINT
-    except BrokenPipeError:
-        # The reader of our output has gone (`| head`): quiet, as other tools are.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    except Exception:  # noqa: BLE001 - the border of the program: our fault, shown whole
-        traceback.print_exc()
+    except OSError as error:
+        return _fail(RefusedBySystem.of(error, arguments), as_json)
+    except Exception as error:  # noqa: BLE001 - the border of the program: our fault, shown whole
+        print(printable(traceback.format_exc()), file=sys.stderr, end="")
         print("error[internal]: this is a bug in eyas; please report it with the lines above", file=sys.stderr)
+        if as_json:
+            print_json(InternalError.of(error, arguments).as_document())
         return int(ExitCode.INTERNAL)
 
 
@@ -86,6 +120,85 @@ class UsageError(EyasError):
             "the command line is not one that eyas knows",
             f"see `eyas {command} --help`".replace("  ", " "),
         )
+
+
+class OutOfMemory(EyasError):
+    """The machine has less memory than the command needs."""
+
+    code = "out-of-memory"
+    exit_code = ExitCode.ENVIRONMENT
+
+    @classmethod
+    def of(cls, arguments: Sequence[str]) -> "OutOfMemory":
+        """For the command line `arguments`."""
+        return cls(
+            "the memory is not enough",
+            " ".join(["eyas", *arguments]),
+            "an allocation failed; files that are written whole or not at all are as they were",
+            "close other programs, or give the command less at once (fewer rows, smaller batches)",
+        )
+
+
+class RefusedBySystem(EyasError):
+    """The operating system refused something that no command foresaw: a full disk, a folder that is gone."""
+
+    code = "os-error"
+    exit_code = ExitCode.ENVIRONMENT
+
+    @classmethod
+    def of(cls, error: OSError, arguments: Sequence[str]) -> "RefusedBySystem":
+        """For an `OSError` that nobody caught."""
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        return cls(
+            f"the operating system refused: {error.strerror or type(error).__name__}",
+            str(error.filename or " ".join(["eyas", *arguments])),
+            f"{type(error).__name__} in {at.name} ({os.path.basename(at.filename)}:{at.lineno})",
+            "check the paths, the disk and the permissions, then run the same command again",
+        )
+
+
+class Interrupted(EyasError):
+    """Ctrl-C; a document only, for the person at the keyboard knows."""
+
+    code = "interrupted"
+
+    @classmethod
+    def of(cls, arguments: Sequence[str]) -> "Interrupted":
+        """For the command line `arguments`."""
+        where = " ".join(["eyas", *arguments])
+        return cls("interrupted", where, "SIGINT, as Ctrl-C sends it", "run the same command again to go on")
+
+
+class InternalError(EyasError):
+    """A bug of ours, as the document that `--json` promises."""
+
+    code = "internal"
+    exit_code = ExitCode.INTERNAL
+
+    @classmethod
+    def of(cls, error: Exception, arguments: Sequence[str]) -> "InternalError":
+        """For the exception that nobody caught."""
+        return cls(
+            "this is a bug in eyas",
+            " ".join(["eyas", *arguments]),
+            f"{type(error).__name__}: {str(error)[:500]}",
+            "please report it with the lines on stderr",
+        )
+
+
+def _page_wanted(arguments: Sequence[str]) -> str | None:
+    own = _own(arguments)
+    return own[0] if own and own[0] in COMMANDS and {"--help", "-h"} & set(own) else None
+
+
+def _forget_output() -> None:
+    # What is still buffered cannot be written either; Python would try again at its end and complain.
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _own(arguments: Sequence[str]) -> Sequence[str]:
@@ -108,14 +221,17 @@ def _refuse_unknown_command(arguments: Sequence[str]) -> None:
 
 
 def _fail(error: EyasError, as_json: bool) -> int:
-    print(str(error), file=sys.stderr)
+    print(printable(str(error)), file=sys.stderr)
     for note in getattr(error, "__notes__", []):
-        print(f"  = note: {note}", file=sys.stderr)
+        print(printable(f"  = note: {note}"), file=sys.stderr)
     if as_json:
-        print(json.dumps(error.as_document(), ensure_ascii=False))
+        print_json(error.as_document())
     return int(error.exit_code)
 
 
 def run() -> None:
     """Entry point of the `eyas` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal of another encoding than UTF-8 must not stop us
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(main(sys.argv[1:]))

@@ -3,15 +3,40 @@
 import json as json_module
 import math
 import os
+import re
 import sys
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from eyas.errors import ExitCode, EyasError
+
 JsonFlag = Annotated[
     bool,
     Parameter(name="--json", negative="", help="Last line of stdout = one JSON object with a `schema` field."),
 ]
+
+
+# All but tab and newline that a terminal obeys instead of showing: control characters, lone surrogates, line and
+# paragraph separators (they also end a line for Python's splitlines), and marks that turn the direction of text.
+_UNSHOWN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+
+
+class OutputLost(EyasError):
+    """Standard output cannot be written."""
+
+    code = "output-lost"
+    exit_code = ExitCode.ENVIRONMENT
+
+
+def printable(text: str) -> str:
+    r"""`text` with what a terminal would obey written as \uXXXX: names in a stranger's checkpoint stay names.
+
+    Tab and newline stay; inside a JSON text the result means the same.
+    """
+    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def emit(document: dict[str, Any], text: str, *, json: bool, exit_code: int = 0) -> int:
@@ -27,10 +52,27 @@ def emit(document: dict[str, Any], text: str, *, json: bool, exit_code: int = 0)
     """
     assert "schema" in document, "every document names its schema"
     if text:
-        print(text, file=sys.stderr if json else sys.stdout, flush=True)
+        _print(text, to_stderr=json)
     if json:
-        print(json_module.dumps(_finite(document), ensure_ascii=False, allow_nan=False), flush=True)
+        print_json(document)
     return exit_code
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print `document` as one line of JSON on stdout; nan and infinity as null."""
+    _print(json_module.dumps(_finite(document), ensure_ascii=False, allow_nan=False), to_stderr=False)
+
+
+def _print(text: str, *, to_stderr: bool) -> None:
+    try:
+        print(printable(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        stream = "stderr" if to_stderr else "stdout"
+        raise OutputLost(
+            f"cannot write to {stream}", stream, str(error.strerror or error), "send the output somewhere else"
+        ) from error
 
 
 def use_colour() -> bool:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from eyas.cli.output import printable
 from eyas.talk import Progress
 
 _PLAIN_EVERY_S = 10.0  # a log file gets a line this often, not a bar
@@ -21,12 +22,12 @@ class Terminal:
         """Print `note: text` once."""
         if text not in self._noted:
             self._noted.add(text)
-            print(f"note: {text}", file=sys.stderr, flush=True)
+            print(printable(f"note: {text}"), file=sys.stderr, flush=True)
 
     def line(self, text: str) -> None:
         """Print an ordinary line (nothing when quiet)."""
         if not self._quiet:
-            print(text, file=sys.stderr, flush=True)
+            print(printable(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def progress(self, label: str, total: float | None, unit: str) -> Iterator[Progress]:

@@ -53,11 +53,14 @@ def parse_json(data: bytes, where: str) -> Any:
         where: what to call it in an error.
 
     Raises:
-        JsonInvalid: not UTF-8, not JSON, nested too deeply, or a number too long.
+        JsonInvalid: not UTF-8, not JSON, half of a surrogate pair, nested too deeply, or a number too long.
         JsonDuplicateKey: an object has a key twice.
     """
     try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        if b"\\ud" in data or b"\\uD" in data:
+            json.dumps(value, ensure_ascii=False).encode()  # half of a pair of escapes is no text: UnicodeEncodeError
+        return value
     except _Twice as error:
         raise JsonDuplicateKey(
             f"key {str(error)!r} occurs twice",
@@ -65,7 +68,7 @@ def parse_json(data: bytes, where: str) -> Any:
             "one reader takes the first value and another the last",
             f"keep one of the two {str(error)!r} entries",
         ) from None
-    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+    except (ValueError, RecursionError) as error:  # Unicode… and JSONDecodeError are ValueErrors
         raise JsonInvalid(
             "not valid JSON", where, f"{type(error).__name__}: {str(error)[:200]}", "restore or download the file again"
         ) from None
