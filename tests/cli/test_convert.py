@@ -92,6 +92,42 @@ def test_no_room_is_said_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("eyas.contract.conversion_apply.free_bytes_missing", lambda plan, out: 5_000_000)
-    assert main(["convert", str(write_draft(tmp_path / "draft")), str(tmp_path / "out"), "--to", "sglang"]) == 2
+    assert main(["convert", str(write_draft(tmp_path / "draft")), str(tmp_path / "out"), "--to", "sglang"]) == 3
     assert "5 MB are missing" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_replace_never_deletes_what_eyas_did_not_write_nor_the_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    home = tmp_path / "home"
+    draft = write_draft(home / "draft")
+    (home / "thesis.txt").write_text("work")
+    before = sorted(path.name for path in home.rglob("*"))
+    for out in (home, draft):
+        assert main(["convert", str(draft), str(out), "--to", "vllm", "--replace"]) == 2
+        assert "holds the source model.safetensors" in capsys.readouterr().err
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes").write_text("work")
+    assert main(["convert", str(draft), str(other), "--to", "vllm", "--replace"]) == 2
+    assert "there is no eyas.json in it" in capsys.readouterr().err
+    assert sorted(path.name for path in home.rglob("*")) == before
+    assert (other / "notes").read_text() == "work"
+
+
+def test_without_out_nothing_is_done_and_that_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["convert", str(write_draft(tmp_path / "draft")), "--to", "vllm"]) == 2
+    assert "error[out-missing]" in capsys.readouterr().err
+
+
+def test_an_allow_that_nothing_needs_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    draft = write_draft(tmp_path / "draft")
+    assert main(["convert", str(draft), "--to", "sglang", "--dry-run", "--allow", "loss-typo"]) == 0
+    assert "--allow loss-typo: nothing here has this code" in capsys.readouterr().err
+
+
+def test_an_output_name_that_no_disk_takes_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    draft = write_draft(tmp_path / "draft")
+    assert main(["convert", str(draft), str(tmp_path / ("a" * 300) / "b"), "--to", "sglang"]) == 3
+    assert "error[write-failed]" in capsys.readouterr().err

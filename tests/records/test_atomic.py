@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from eyas.records import atomic
 from eyas.records.atomic import OutputExists, WriteFailed, atomic_file, atomic_folder, write_text
 
 
@@ -98,3 +99,106 @@ def test_kill_nine_leaves_no_folder_and_the_next_run_sweeps_the_leavings(tmp_pat
     with atomic_folder(out) as folder:
         (folder / "x").write_text("1")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_folder_that_appeared_meanwhile_is_not_overwritten(tmp_path: Path):
+    out = tmp_path / "out"
+    with pytest.raises(OutputExists), atomic_folder(out) as folder:
+        (folder / "x").write_text("second")
+        with atomic_folder(out) as faster:
+            (faster / "x").write_text("first")
+    assert (out / "x").read_text() == "first"
+    assert [p.name for p in tmp_path.iterdir()] == ["out"]
+
+
+def test_replace_takes_only_what_bears_the_marker_or_is_empty(tmp_path: Path):
+    out = tmp_path / "out"
+    for content, is_ours in (({"thesis.txt": "work"}, False), ({}, True), ({"eyas.json": "{}", "more": ""}, True)):
+        out.mkdir(exist_ok=True)
+        for name in os.listdir(out):
+            (out / name).unlink()
+        for name, text in content.items():
+            (out / name).write_text(text)
+        if is_ours:
+            with atomic_folder(out, replace=True, marker="eyas.json") as folder:
+                (folder / "new").write_text("1")
+            assert os.listdir(out) == ["new"]
+        else:
+            with (
+                pytest.raises(OutputExists, match=r"no eyas\.json in it"),
+                atomic_folder(out, replace=True, marker="eyas.json"),
+            ):
+                raise AssertionError("the block must not run")
+            assert (out / "thesis.txt").read_text() == "work"
+
+
+def test_replace_takes_neither_a_file_nor_a_link(tmp_path: Path):
+    (tmp_path / "file").write_text("work")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    for name in ("file", "link", "dangling"):
+        with pytest.raises(OutputExists), atomic_folder(tmp_path / name, replace=True):
+            raise AssertionError("the block must not run")
+    assert (tmp_path / "file").read_text() == "work"
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("in_one_step", [True, False])
+def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_one_step: bool):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "old").write_text("old")
+    if not in_one_step:
+        monkeypatch.setattr(atomic, "_exchange", lambda aside, path: False)
+    with atomic_folder(out, replace=True) as folder:
+        (folder / "new").write_text("1")
+    assert os.listdir(out) == ["new"]
+    real = os.rename
+
+    def failing(source: Path, goal: Path) -> None:
+        if Path(goal) == out and Path(source).name != "old":
+            raise OSError(28, "No space left on device")
+        real(source, goal)
+
+    monkeypatch.setattr(atomic, "_exchange", lambda aside, path: False)
+    monkeypatch.setattr(os, "rename", failing)
+    with pytest.raises(WriteFailed), atomic_folder(out, replace=True) as folder:
+        (folder / "newer").write_text("1")
+    assert os.listdir(out) == ["new"]
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_folder_that_a_killed_run_had_moved_away_comes_back(tmp_path: Path):
+    leaving = tmp_path / ".out[1].999999999.abc.old.part"
+    (leaving / "old").mkdir(parents=True)
+    (leaving / "old" / "x").write_text("work")
+    with pytest.raises(OutputExists), atomic_folder(tmp_path / "out[1]"):
+        raise AssertionError("the block must not run")
+    assert (tmp_path / "out[1]" / "x").read_text() == "work"
+    assert os.listdir(tmp_path) == ["out[1]"]
+
+
+def test_a_link_is_written_through_and_a_device_or_folder_is_refused(tmp_path: Path):
+    (tmp_path / "real.json").write_text("old")
+    (tmp_path / "link.json").symlink_to("real.json")
+    write_text(tmp_path / "link.json", "new")
+    assert (tmp_path / "link.json").is_symlink()
+    assert (tmp_path / "real.json").read_text() == "new"
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "."):
+        with pytest.raises(WriteFailed, match="not a file"):
+            write_text(tmp_path / name, "x")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_name_too_long_for_the_file_system_is_a_clear_error(tmp_path: Path):
+    with pytest.raises(WriteFailed), atomic_folder(tmp_path / ("a" * 300)):
+        raise AssertionError("the block must not run")
+    with pytest.raises(WriteFailed):
+        write_text(tmp_path / ("a" * 300), "x")
+
+
+def test_half_a_surrogate_pair_is_escaped(tmp_path: Path):
+    write_text(tmp_path / "a.json", '"\udcff"')
+    assert (tmp_path / "a.json").read_text() == '"\\udcff"'

@@ -12,8 +12,15 @@ from eyas.contract.conversion import ConversionPlan
 from eyas.contract.conversion_apply import Converted
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.target_spec import TargetSpec
+from eyas.errors import EyasError
 
 _SHOWN_BYTES = ("B", "kB", "MB", "GB", "TB")
+
+
+class OutMissing(EyasError):
+    """A conversion without a folder to write to."""
+
+    code = "out-missing"
 
 
 def convert(
@@ -51,7 +58,7 @@ def convert(
     dry_run
         Show the plan, write nothing.
     replace
-        Swap out a folder that is there already.
+        Swap out a folder that is there already, if eyas wrote it or it is empty.
     """
     from eyas.contract.dialects.llama_cpp import NAMES
     from eyas.contract.dialects.registry import dialect_named
@@ -70,9 +77,13 @@ def convert(
     plan = plan_conversion(reading, dialect, target_spec, allow)
     for note in plan.notes:
         talk.note(note)
-    if dry_run or out is None:
-        why = "dry run" if dry_run else "no OUT given"
-        return emit(_document(plan, None), _text(plan) + f"\n{why}: nothing was written", json=json)
+    for code in allow:
+        if code not in plan.allowed:
+            talk.note(f"--allow {code}: nothing here has this code")
+    if dry_run:
+        return emit(_document(plan, None), _text(plan) + "\ndry run: nothing was written", json=json)
+    if out is None:
+        raise OutMissing("where to write is missing", "eyas convert", "OUT was not given", "add OUT, or --dry-run")
     done = _write(plan, out, talk, replace)
     return emit(_document(plan, done), _text(plan) + f"\nwrote {out}", json=json)
 

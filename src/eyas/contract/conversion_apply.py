@@ -12,7 +12,7 @@ from eyas.contract.conversion_audit import TensorAudit, audit_headers, audit_ten
 from eyas.contract.sidecar import NAME, sidecar_document
 from eyas.contract.write_safetensors import write_safetensors
 from eyas.contract.write_torch_bin import write_torch_bin
-from eyas.records.atomic import atomic_folder
+from eyas.records.atomic import OutputExists, atomic_folder, write_failed, write_text
 from eyas.talk import Talk
 
 WEIGHTS = {"safetensors": "model.safetensors", "bin": "pytorch_model.bin"}
@@ -42,13 +42,14 @@ def apply_conversion(plan: ConversionPlan, out: Path, talk: Talk, *, replace: bo
     at the end headers and config are read again. Nothing stands under `out` before that.
 
     Raises:
-        OutputExists: `out` is there and `replace` is off.
+        OutputExists: `out` is there and `replace` is off, or it was not written by eyas, or a source lies in it.
         WriteFailed: the disk is full or not writable.
         SourceChanged: the source ended early.
         AuditFailed: what was read back differs.
     """
     weights = WEIGHTS[plan.container]
-    with atomic_folder(out, replace=replace) as folder:
+    _refuse_own_source(plan, out)
+    with atomic_folder(out, replace=replace, marker=NAME) as folder:
         samples = _write_weights(plan, folder / weights, talk)
         _write_json(folder / "config.json", plan.config)
         for name, document in plan.side_files.items():
@@ -59,6 +60,17 @@ def apply_conversion(plan: ConversionPlan, out: Path, talk: Talk, *, replace: bo
     return Converted(
         out=out, num_bytes=plan.num_bytes, samples=samples, fingerprint=str(sidecar["tensors_fingerprint"])
     )
+
+
+def _refuse_own_source(plan: ConversionPlan, out: Path) -> None:
+    for path in {t.source.path for t in plan.tensors if not isinstance(t.source, bytes)}:
+        if os.path.exists(out) and path.resolve().is_relative_to(out.resolve()):
+            raise OutputExists(
+                f"{out} is there already, and holds the source {path.name}",
+                str(out),
+                "replacing it would delete what is converted",
+                "choose another folder",
+            )
 
 
 def _write_weights(plan: ConversionPlan, path: Path, talk: Talk) -> dict[str, str]:
@@ -81,15 +93,18 @@ def _write_weights(plan: ConversionPlan, path: Path, talk: Talk) -> dict[str, st
 
 
 def _write_json(path: Path, document: object) -> None:
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
 
 def free_bytes_missing(plan: ConversionPlan, out: Path) -> int:
     """Bytes that the disk under `out` lacks for the plan; 0 when there is room."""
-    folder = out.absolute().parent
-    while not folder.exists():
-        folder = folder.parent
-    stat = os.statvfs(folder)
+    try:
+        folder = out.absolute().parent
+        while not os.path.exists(folder):
+            folder = folder.parent
+        stat = os.statvfs(folder)
+    except OSError as error:  # the working directory is gone
+        raise write_failed(out, error) from error
     return max(0, plan.num_bytes + (1 << 20) - stat.f_bavail * stat.f_frsize)
 
 

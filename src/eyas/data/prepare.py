@@ -130,7 +130,7 @@ def prepare(
     sources = tuple(Source(name=path.name, fingerprint=prints[i], num_records=counts[i]) for i, path in enumerate(data))
     manifest = _manifest(writer, text, config, whole, sources, dropped)
     if not dry_run:
-        with atomic_folder(out, replace=replace) as aside:
+        with atomic_folder(out, replace=replace, marker=MANIFEST) as aside:
             writer.write(aside)
             write_manifest(manifest, aside)
     return Prepared(folder=out, manifest=manifest, example=example, was_there=False)

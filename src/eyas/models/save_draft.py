@@ -83,7 +83,7 @@ def save_draft(
         "target": target_spec.as_document() if target_spec else spec.target,
         "about": dict(about or {}),
     }
-    with atomic_folder(folder, replace=replace_existing) as aside:
+    with atomic_folder(folder, replace=replace_existing, marker=NAME) as aside:
         save_file(stored, aside / WEIGHTS, metadata={"format": "pt"})
         (aside / "config.json").write_text(_json(written.config))
         (aside / NAME).write_text(_json(sidecar))

@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, DynamicCache, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -80,11 +79,11 @@ class Target:
                     model = AutoModelForCausalLM.from_pretrained(folder, **options)
                 except ValueError:  # a multimodal config: no causal class of its own
                     model = AutoModelForImageTextToText.from_pretrained(folder, **options)
-            except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+            except Exception as error:  # noqa: BLE001 - a config from outside meets a library of others: any kind comes
                 raise TargetUnloadable(
                     f"cannot load the target {folder}",
                     str(folder),
-                    f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}",
+                    f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}",
                     "check the folder with `eyas header`, or upgrade transformers",
                 ) from error
         return cls(model.to(placement.device))

@@ -20,7 +20,7 @@ from pathlib import Path
 from eyas.errors import EnvironmentMissing, EyasError
 from eyas.models.gguf_llama import dequantise
 from eyas.records import fingerprint
-from eyas.records.atomic import atomic_folder
+from eyas.records.atomic import atomic_folder, write_failed
 from eyas.talk import Talk
 
 # Raise when what `dequantise` writes changes: the cache folder's name follows.
@@ -86,9 +86,12 @@ def cached_target(target: BuiltInTarget, *, cache: Path, talk: Talk, wheel: Path
         WriteFailed: the cache cannot be written.
     """
     folder = cache / "targets" / f"{target.alias}-{target.fingerprint}"
-    if folder.exists():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if folder.exists():
+            return folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # a home folder that is none, or may not be written
+        raise write_failed(folder, error) from error
     with _locked(folder.parent / f".{folder.name}.lock"):
         if folder.exists():
             return folder

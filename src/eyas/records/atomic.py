@@ -1,5 +1,6 @@
 """Write aside, fsync, rename: a reader sees the whole file or folder, or none of it."""
 
+import glob
 import os
 import shutil
 import tempfile
@@ -8,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from eyas.errors import EyasError
+from eyas.errors import ExitCode, EyasError
 
 
 class OutputExists(EyasError):
@@ -21,6 +22,7 @@ class WriteFailed(EyasError):
     """The disk is full, or the folder cannot be written."""
 
     code = "write-failed"
+    exit_code = ExitCode.ENVIRONMENT
 
 
 def fsync_folder(folder: Path) -> None:
@@ -34,16 +36,19 @@ def fsync_folder(folder: Path) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that appears under `path` only when the block ends well.
+    """A binary file that appears under `path` only when the block ends well. A link is followed, not replaced.
 
     Raises:
-        WriteFailed: the folder cannot be written or the disk is full; nothing is left behind.
+        WriteFailed: the folder cannot be written, the disk is full, or `path` is a device, a pipe or a folder; nothing
+            is left behind.
     """
-    path = Path(path)
+    path = Path(os.path.realpath(path))
     aside: Path | None = None
     try:
+        _require_ordinary(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        _mend_leavings(path)
+        descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".part", dir=path.parent)
         aside = Path(name)
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -61,13 +66,13 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` as UTF-8, atomically."""
+    """Write `text` as UTF-8, atomically. What UTF-8 cannot hold (half of a file name's odd byte) is escaped."""
     with atomic_file(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 @contextmanager
-def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, *, replace: bool = False, marker: str | None = None) -> Iterator[Path]:
     """A folder that appears under `path` only when the block ends well.
 
     The block fills the folder it is given (a hidden sibling of `path`); all files in it are fsynced and it is renamed.
@@ -76,41 +81,76 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     Args:
         path: where the folder will stand.
         replace: an existing folder is swapped out whole; otherwise it is an error, even if empty.
+        marker: name of the file that shows that an existing folder was written by eyas; one that is neither empty nor
+            holds it is not replaced.
 
     Raises:
-        OutputExists: `path` is there and `replace` is off.
+        OutputExists: `path` is there and `replace` is off, or it is no folder or not one of ours; also when another
+            process made it meanwhile.
         WriteFailed: the disk is full or not writable; `path` is as it was.
     """
     path = Path(path)
-    if path.exists() and not replace:
-        raise OutputExists(
-            f"{path} is there already",
-            str(path),
-            "writing into it could destroy or mix work",
-            "choose another folder, or delete this one",
-        )
     aside: Path | None = None
     try:
+        _mend_leavings(path)
+        _require_replaceable(path, replace, marker)
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leavings(path)
-        aside = Path(tempfile.mkdtemp(prefix=f".{path.name}.{os.getpid()}.", suffix=".part", dir=path.parent))
+        aside = Path(tempfile.mkdtemp(prefix=_prefix(path), suffix=".part", dir=path.parent))
         os.chmod(aside, 0o777 & ~_umask())
         yield aside
         _fsync_tree(aside)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{path.name}.{os.getpid()}.", suffix=".old.part", dir=path.parent))
-            os.replace(path, old / "old")
-            os.replace(aside, path)
-            shutil.rmtree(old)
-        else:
-            os.replace(aside, path)
-        aside = None
+        _require_replaceable(path, replace, marker)  # another process may have been faster
+        if not os.path.lexists(path):
+            os.rename(aside, path)  # fails, and destroys nothing, where a filled folder has appeared just now
+        elif not _exchange(aside, path):
+            _swap(aside, path)
         fsync_folder(path.parent)
     except OSError as error:
         raise write_failed(path, error) from error
     finally:
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
+    if not os.path.lexists(path):
+        return
+    why = "writing into it could destroy or mix work"
+    if replace:
+        if path.is_symlink() or not path.is_dir():
+            why = "it is no folder: a file or a link is not replaced"
+        elif marker is None or not any(path.iterdir()) or (path / marker).exists():
+            return
+        else:
+            why = f"it holds something else than eyas wrote (there is no {marker} in it): it is not replaced"
+    raise OutputExists(f"{path} is there already", str(path), why, "choose another folder, or delete this one")
+
+
+def _require_ordinary(path: Path) -> None:
+    if os.path.lexists(path) and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise WriteFailed(f"cannot write {path}", str(path), f"it is {kind}, not a file", "name a file")
+
+
+def _exchange(aside: Path, path: Path) -> bool:
+    """Swap two folders in one step (Linux); False where the system or the file system cannot."""
+    import ctypes  # 10 ms that only a replacement costs
+
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, exchange = -100, 2  # AT_FDCWD, RENAME_EXCHANGE of linux/fs.h
+    return rename is not None and rename(here, os.fsencode(aside), here, os.fsencode(path), exchange) == 0
+
+
+def _swap(aside: Path, path: Path) -> None:
+    """The same in two steps; interrupted between them, the old folder goes back."""
+    old = Path(tempfile.mkdtemp(prefix=_prefix(path), suffix=".old.part", dir=path.parent))
+    try:
+        os.rename(path, old / "old")
+        os.rename(aside, path)
+    finally:
+        if not os.path.lexists(path):
+            os.rename(old / "old", path)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def write_failed(path: Path, error: OSError) -> WriteFailed:
@@ -134,11 +174,22 @@ def _fsync_tree(folder: Path) -> None:
         fsync_folder(Path(root))
 
 
-def _remove_leavings(path: Path) -> None:
-    for leaving in path.parent.glob(f".{path.name}.*.part"):
+def _prefix(path: Path) -> str:
+    return f".{path.name}.{os.getpid()}."
+
+
+def _mend_leavings(path: Path) -> None:
+    """Remove what killed runs left beside `path`; a folder that one of them had moved away goes back first."""
+    for leaving in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         pid = leaving.name.removeprefix(f".{path.name}.").split(".")[0]
-        if leaving.is_dir() and pid.isdigit() and not Path(f"/proc/{pid}").exists():
+        if not pid.isdigit() or Path(f"/proc/{pid}").exists():
+            continue
+        if leaving.is_dir():
+            if (leaving / "old").exists() and leaving.name.endswith(".old.part") and not os.path.lexists(path):
+                os.rename(leaving / "old", path)
             shutil.rmtree(leaving, ignore_errors=True)
+        else:
+            leaving.unlink(missing_ok=True)
 
 
 def _umask() -> int:
