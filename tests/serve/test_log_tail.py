@@ -4,6 +4,9 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
+from eyas.serve import log_tail
 from eyas.serve.log_tail import LogTail
 
 _AT = time.mktime((2026, 11, 29, 14, 0, 0, 0, 0, -1))
@@ -38,3 +41,65 @@ def test_stamps_from_the_future_are_moved_back(tmp_path: Path):
     tail = written(tmp_path / "log", stamped(0, "a") + stamped(90, "b"), _AT + 90 - 3600)
 
     assert [line.at - _AT for line in tail.read(_AT + 9000)] == [-3600, -3510]
+
+
+@pytest.fixture
+def short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_SLICE_BYTES", 1 << 14), ("_HEAD_BYTES", 1 << 16), ("_TAIL_BYTES", 1 << 17)):
+        monkeypatch.setattr(log_tail, name, value)
+
+
+def test_a_log_of_200_mb_is_read_at_both_ends_only(tmp_path: Path):
+    """Sparse on disk, as long as a server's of some weeks, and without a newline: the worst that can come."""
+    path = tmp_path / "log"
+    with open(path, "wb") as file:
+        file.write(stamped(0, "first").encode())
+        file.seek(200_000_000)
+        file.write(b"\n" + stamped(90, "last").encode())
+    tail = LogTail(path)
+
+    begin = time.process_time()
+    lines = tail.read(_AT + 100)
+
+    assert time.process_time() - begin < 20
+    assert (lines[0].message, lines[-1].message) == ("first", "last")
+    assert tail.note.endswith("MiB in its middle were not read")
+    assert all(len(line.raw) <= 1 << 16 for line in lines)
+
+
+@pytest.mark.usefixtures("short_ends")
+def test_lines_after_a_skipped_middle_have_an_editors_numbers(tmp_path: Path):
+    text = "".join(f"line {n} {'x' * 200}\n" for n in range(1, 3001))
+    tail = LogTail(written(tmp_path / "log", text, _AT).path)
+
+    lines = tail.read(_AT)
+
+    assert tail.skipped_bytes > 0
+    assert lines[-1].message.startswith(f"line {lines[-1].number} ")
+    assert lines[-1].number == 3000
+
+
+def test_a_log_that_is_replaced_is_read_from_its_beginning(tmp_path: Path):
+    path = tmp_path / "log"
+    tail = written(path, "one\ntwo\n", _AT)
+    tail.read(_AT)
+    path.rename(tmp_path / "log.1")
+    path.write_text("three\n")
+
+    assert [line.message for line in tail.read(_AT)] == ["three"]
+
+
+def test_a_log_that_is_cut_to_nothing_is_read_from_its_beginning(tmp_path: Path):
+    path = tmp_path / "log"
+    tail = written(path, "one\ntwo\n", _AT)
+    tail.read(_AT)
+    with open(path, "w") as file:
+        file.write("3\n")
+
+    assert [line.message for line in tail.read(_AT)] == ["3"]
+
+
+def test_a_stamp_that_is_no_time_is_taken(tmp_path: Path):
+    tail = written(tmp_path / "log", "[2026-13-45 99:99:99] a\nINFO 13-45 99:99:99 [x.py:1] b\n", _AT)
+
+    assert [line.message for line in tail.read(_AT)] == ["a", "b"]

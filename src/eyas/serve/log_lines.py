@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 # SGLang: configure_logger in srt/utils/common.py: "[%(asctime)s{prefix}] %(message)s", prefix " DP0 PP0 TP0 EP0".
 _SGLANG = re.compile(r"^\[(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?(?P<ranks>(?: [A-Z_]+\d+)*)\] ?")
@@ -27,6 +28,8 @@ _BAR = re.compile(
     r"(?P<eta>[\d:?]+)"
 )
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_MAX_LINE_BYTES = 1 << 16  # what is longer is cut into several: no line of an engine that means something is
+_MAX_BAR_CHARACTERS = 2000
 _UNIT = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -88,9 +91,18 @@ class LineSplitter:
         pieces = re.split(rb"(\r+\n|\n|\r)", buffer)
         self._rest = pieces.pop() + held
         for text, end in zip(pieces[::2], pieces[1::2], strict=True):
-            yield from parse_lines(_clean(text), number=self._number, at=at)
+            for begin in range(0, len(text), _MAX_LINE_BYTES):
+                yield from parse_lines(_clean(text[begin : begin + _MAX_LINE_BYTES]), number=self._number, at=at)
             if end.endswith(b"\n"):
                 self._number += 1
+        while len(self._rest) > _MAX_LINE_BYTES:
+            long, self._rest = self._rest[:_MAX_LINE_BYTES], self._rest[_MAX_LINE_BYTES:]
+            yield from parse_lines(_clean(long), number=self._number, at=at)
+
+    def skip(self, num_newlines: int, at: float) -> Iterator[LogLine]:
+        """A part of the file is left out: end the line before it, count those in it."""
+        yield from self.flush(at)
+        self._number += num_newlines
 
     def flush(self, at: float) -> Iterator[LogLine]:
         """The unended rest, at the end of the file."""
@@ -132,6 +144,8 @@ def parse_line(text: str, *, number: int, at: float) -> LogLine:
 
 def parse_bar(text: str) -> Bar | None:
     """The tqdm bar in `text`, or None."""
+    if len(text) > _MAX_BAR_CHARACTERS or "%" not in text or "[" not in text:
+        return None  # the pattern is slow on what is no bar
     match = _BAR.match(text.strip())
     if match is None:
         return None
@@ -161,17 +175,25 @@ def _clock_seconds(text: str) -> float | None:
     return seconds
 
 
-def _sglang_time(text: str) -> float:
-    return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+@lru_cache(maxsize=64)
+def _sglang_time(text: str) -> float | None:
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+    except (ValueError, OverflowError):  # digits, but no time
+        return None
 
 
 def _vllm_time(text: str, at: float) -> float | None:
     """vLLM prints no year: the one that brings the stamp nearest to `at`."""
-    year = time.localtime(at).tm_year
+    return min(_vllm_times(text, time.localtime(at).tm_year), key=lambda t: abs(t - at), default=None)
+
+
+@lru_cache(maxsize=64)
+def _vllm_times(text: str, year: int) -> tuple[float, ...]:
     candidates = []
     for y in (year - 1, year, year + 1):
         try:
             candidates.append(time.mktime(time.strptime(f"{y}-{text}", "%Y-%m-%d %H:%M:%S")))
-        except ValueError:  # 29 February
+        except ValueError:  # 29 February, or no time at all
             continue
-    return min(candidates, key=lambda t: abs(t - at), default=None)
+    return tuple(candidates)

@@ -2,12 +2,16 @@
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from eyas.errors import ExitCode, EyasError
 from eyas.serve.log_lines import Bar, LineSplitter, LogLine, parse_bar
 
-_SLICE_BYTES = 1 << 22
+_SLICE_BYTES = 1 << 20
+_HEAD_BYTES = 4 << 20  # the start-up of eight ranks takes less
+_TAIL_BYTES = 8 << 20
 _ZONE_STEP_S = 900.0  # time zones differ by quarters of an hour
 _CLOCKS_APART_S = 5.0  # a file server's clock against the one that stamps the lines
 
@@ -35,6 +39,7 @@ class LogTail:
         self._offset = 0
         self._inode: int | None = None
         self._is_first = must_exist
+        self.skipped_bytes = 0
         if must_exist:
             try:
                 with open(self.path, "rb"):
@@ -60,6 +65,8 @@ class LogTail:
                 while data := file.read(_SLICE_BYTES):
                     self._offset += len(data)
                     lines += self._splitter.feed(data, now)
+                    if self._offset - before == _HEAD_BYTES:
+                        lines += self._skip_middle(file, status.st_size, now)
         except FileNotFoundError:
             return ()
         if self._offset == before and self._splitter.pending and self.pending_bar is None:
@@ -70,6 +77,24 @@ class LogTail:
             return _dated(lines, min(status.st_mtime, now))
         self._is_first = self._is_first and not lines
         return tuple(lines)
+
+    def _skip_middle(self, file: IO[bytes], size: int, now: float) -> Iterator[LogLine]:
+        """Of a log that is too long for one look, the beginning and the end are read; lines between are counted."""
+        end = size - _TAIL_BYTES
+        num_newlines = 0
+        while self._offset < end and (data := file.read(min(_SLICE_BYTES, end - self._offset))):
+            self._offset += len(data)
+            self.skipped_bytes += len(data)
+            num_newlines += data.count(b"\n")
+        if self.skipped_bytes:
+            yield from self._splitter.skip(num_newlines, now)
+
+    @property
+    def note(self) -> str:
+        """What was left out, or ""."""
+        if not self.skipped_bytes:
+            return ""
+        return f"{self.path.name} is long: {self.skipped_bytes >> 20} MiB in its middle were not read"
 
     @property
     def pending_bar(self) -> Bar | None:

@@ -85,6 +85,8 @@ class LiveProbes:
         notes = [self.gpus.missing] if self.gpus.missing and self.subject.pid is not None else []
         if self.endpoints is not None:
             notes += self.endpoints.notes
+        if self.log is not None:
+            notes.append(self.log.note)
         return tuple(note for note in notes if note)
 
 
