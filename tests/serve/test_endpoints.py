@@ -84,3 +84,26 @@ def test_a_vllms_counters_are_read():
     assert counters.rounds
     assert counters.accepted_at[0] <= counters.rounds
     assert counters.generation_tokens
+
+
+def test_a_server_without_health_is_known_by_its_models():
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/v1/models" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    endpoints = Endpoints(f"http://127.0.0.1:{server.server_port}", "unknown", None)
+    end = time.monotonic() + 6
+    found: dict[str, Answer] = {}
+    while time.monotonic() < end and "/v1/models" not in found:
+        found = endpoints.health(is_ready=False)
+        time.sleep(0.05)
+    server.shutdown()
+    server.server_close()
+
+    assert {path: answer.code for path, answer in found.items()} == {"/health": 404, "/v1/models": 200}

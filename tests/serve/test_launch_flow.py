@@ -13,6 +13,7 @@ from recipes import recipe
 from eyas.contract.check import CheckReport
 from eyas.contract.engines.version import parse_engine
 from eyas.contract.finding import Finding
+from eyas.serve import running_server
 from eyas.serve.canary_run import CanaryOptions
 from eyas.serve.command_sglang import sglang_command
 from eyas.serve.command_vllm import vllm_command
@@ -25,9 +26,10 @@ from eyas.serve.launch_plan import LaunchPlan, LaunchRequest
 from eyas.serve.live_view import PlainView
 from eyas.serve.memory_estimate import estimate_memory
 from eyas.serve.serve_options import ServeOptions
-from eyas.serve.state import Experiment, Snapshot, Stall, StateName
+from eyas.serve.state import Event, Experiment, Snapshot, Stall, StateName
 from eyas.serve.stop import Interrupts
 from stub_engine import make_site
+from stub_server import Script, StubServer
 
 VERSIONS = {"vllm": "0.25.1", "sglang": "0.5.15.post1"}
 ENGINES = list(VERSIONS)
@@ -222,6 +224,37 @@ def test_an_interrupt_while_it_serves_ends_it_well(tmp_path: Path):
     assert outcome.stopped.exit_code == 0
     assert outcome.stopped.is_gone
     assert outcome.exit_code == 0
+
+
+def test_a_server_that_took_the_port_meanwhile_is_not_taken_for_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Two launches at once find the port free; the first to be ready must not be judged in the other's place."""
+    plan = plan_of(tmp_path, "vllm", freeze=True)
+    monkeypatch.setattr("eyas.serve.launch._require_free_port", lambda url: None)
+    interrupts = Interrupts()
+    settings = LaunchSettings(runs=tmp_path / "runs", cache=tmp_path / "cache", canary=CANARY, poll_s=0.1)
+    lines = Lines()
+    say = lines.view.event
+
+    def event(event: Event) -> None:
+        say(event)
+        interrupts.count = int("not of this launch" in event.text)
+
+    lines.view.event = event  # type: ignore[method-assign]
+    with StubServer(Script(engine="vllm"), port=int(plan.command.url.rpartition(":")[2])):
+        outcome = launch(plan, settings, lines.view, interrupts)
+
+    assert outcome.ready_s is None
+    assert outcome.verdict is None
+    assert outcome.snapshot.state is StateName.STARTING
+
+
+def test_an_interrupt_in_the_middle_of_the_verdict_leaves_no_thread_to_wait_for():
+    """Python joins an executor's threads at its end: eyas would stay for as long as the verdict asks."""
+    running_server._in_background(threading.Event().wait)  # type: ignore[arg-type]
+
+    waiting = [t for t in threading.enumerate() if t.name == "eyas-verdict"]
+    assert waiting
+    assert all(t.daemon for t in waiting)
 
 
 def test_each_launch_has_its_own_folder(tmp_path: Path):

@@ -202,3 +202,12 @@ def test_somebody_elses_sigterm_to_sglang_is_an_end_and_no_crash_though_its_code
     run = drive(world, *SGLANG, until=up + 30)
     assert run.names[-2:] == ["draining", "stopped"]
     assert run.last.cause is None
+
+
+def test_a_server_that_is_no_engine_is_told_as_that():
+    world = World()
+    world.at(0, port="open", health=302)
+
+    last = drive(world, "unknown", None, until=20, has_log=False).last
+    assert last.state is StateName.STARTING
+    assert "HTTP 302: is it SGLang or vLLM, and the right port?" in last.reason

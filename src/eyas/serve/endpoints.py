@@ -68,12 +68,16 @@ class Endpoints:
         self._identity = BackgroundQuestion(self.identify, 5.0)
         self._counter_notes: tuple[str, ...] = ()
 
+    @property
+    def port_number(self) -> int:
+        """The URL's port, or its scheme's."""
+        parts = urlsplit(self.url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
     def port(self) -> Port:
         """Whether somebody listens, now."""
-        parts = urlsplit(self.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
-            with socket.create_connection((parts.hostname or "", port), timeout=_PORT_S):
+            with socket.create_connection((urlsplit(self.url).hostname or "", self.port_number), timeout=_PORT_S):
                 return "open"
         except ConnectionRefusedError:
             return "refused"

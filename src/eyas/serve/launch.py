@@ -143,7 +143,6 @@ def _finish(run: RunningServer, snapshot: Snapshot, experiment: Experiment | Non
     if not snapshot.state.is_final or not run.process.is_gone:
         run.supervisor.note_stop_asked()
         stopped = stop(run.process, hurry=run.interrupts.hurry, clock=run.clock)
-    run.let_go()
     outcome = LaunchOutcome(
         folder=run.folder.path,
         snapshot=snapshot,

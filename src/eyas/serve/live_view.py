@@ -54,8 +54,7 @@ class PlainView:
             if event.at - self._last_progress < 10:
                 return
             self._last_progress = event.at
-        what = f"{event.state}: {event.text}" if event.kind == "state" else f"{event.kind}: {event.text}"
-        self._say(f"{seconds(event.elapsed_s):>9}  {what}")
+        self._say(event_line(event))
 
     def close(self) -> None:
         """Nothing to put back."""
@@ -95,13 +94,17 @@ class RichView:
     def event(self, event: Event) -> None:
         """States, warnings and stacks stay above the picture."""
         if event.kind in ("state", "warning", "stacks", "proof", "note", "stop"):
-            self._console.print(
-                f"{seconds(event.elapsed_s):>9}  {event.state}: {event.text}", markup=False, style="dim"
-            )
+            self._console.print(event_line(event), markup=False, style="dim")
 
     def close(self) -> None:
         """Give the terminal back."""
         self._live.stop()
+
+
+def event_line(event: Event) -> str:
+    """ "2:05 min  ready: /health answers 200": a state by its name, everything else by its kind."""
+    what = event.state if event.kind == "state" else event.kind
+    return f"{seconds(event.elapsed_s):>9}  {what}: {event.text}"
 
 
 def head_line(snapshot: Snapshot) -> str:

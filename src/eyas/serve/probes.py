@@ -10,7 +10,7 @@ from eyas.serve.log_lines import LogLine
 from eyas.serve.log_tail import LogTail
 from eyas.serve.process_tree import is_alive, start_ticks, tree_of
 from eyas.serve.state import Engine
-from eyas.serve.subject import Subject
+from eyas.serve.subject import Subject, listeners_of
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class LiveProbes:
     asks_identity: bool = False
     _ticks: int | None = None
     _was_healthy: bool = False
+    _port_is_ours: bool = False
+    _stranger: str = ""
     _answers: bool = False
     _missing: list[str] = field(default_factory=list)
 
@@ -33,6 +35,8 @@ class LiveProbes:
         processes, ended = self._processes()
         lines = self._lines(now)
         health = self.endpoints.health(is_ready=self._was_healthy) if self.endpoints is not None else {}
+        if health and not self._answers_for_us(processes):
+            health = {}
         self._was_healthy = any(answer.code == 200 for answer in health.values())
         self._answers = any(answer.code for answer in health.values())
         counters = self.endpoints.counters() if self.endpoints is not None and self._was_healthy else None
@@ -77,6 +81,23 @@ class LiveProbes:
             return (), ExitFacts(code=None)
         return tree_of(self.subject.pid), None
 
+    def _answers_for_us(self, processes: tuple[ProcessFacts, ...] | None) -> bool:
+        """False when somebody else answers on the port of the server that we started: two launches can find it free.
+
+        Seen once as ours it stays ours; where it cannot be seen (another user's processes) it is believed.
+        """
+        if self.subject.process is None or self.endpoints is None or self._port_is_ours or not processes:
+            return True
+        owners = listeners_of(self.endpoints.port_number)
+        self._port_is_ours = not owners.isdisjoint(p.pid for p in processes)
+        if not owners or self._port_is_ours:
+            return True
+        self._stranger = (
+            f"port {self.endpoints.port_number} is answered by process {min(owners)}, which is not of this launch: "
+            "its answers are not counted; choose another --port"
+        )
+        return False
+
     def _identity(self) -> Identity | None:
         """Who answers: asked only while it is not known, and only when somebody answers at all."""
         return self.endpoints.identity() if self.asks_identity and self.endpoints and self._answers else None
@@ -87,6 +108,7 @@ class LiveProbes:
             notes += self.endpoints.notes
         if self.log is not None:
             notes.append(self.log.note)
+        notes.append(self._stranger)
         return tuple(note for note in notes if note)
 
 

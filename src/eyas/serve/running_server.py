@@ -1,7 +1,9 @@
 """One started server while it runs: looked at again and again, asked for its verdict once, shown all the time."""
 
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 
 from eyas.client.address import ServerAddress, await_answer, open_http
 from eyas.serve.canary_run import CanaryOptions
@@ -35,7 +37,6 @@ class RunningServer:
     api_key: str | None
     ready_s: float | None = None
     verdict: Verdict | None = None
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     _asked: "Future[Verdict] | None" = None
 
     def until_end(self) -> Snapshot:
@@ -54,10 +55,6 @@ class RunningServer:
             if self.settings.stop_after_verdict and self._is_settled(snapshot):
                 return self._look()
             self.clock.sleep(self.settings.poll_s)
-
-    def let_go(self) -> None:
-        """Leave the verdict's thread behind; its requests fail when the server ends."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _look(self) -> Snapshot:
         # One step: the deadline has passed already.
@@ -82,7 +79,7 @@ class RunningServer:
         if canary is None or self.verdict is not None or not self.plan.command.url:
             return
         if self._asked is None and snapshot.state.is_serving:
-            self._asked = self._pool.submit(self._ask, canary)
+            self._asked = _in_background(lambda: self._ask(canary))
         if self._asked is not None and self._asked.done():
             self.verdict = self._asked.result()
             self.supervisor.prove(self.verdict.proof)
@@ -112,3 +109,20 @@ class RunningServer:
             # "Application startup complete." comes a moment before the port is listened on.
             await_answer(http, address, _PORT_LAG_S)
             return first_minute(http, address, canary, context)
+
+
+def _in_background(work: "Callable[[], Verdict]") -> "Future[Verdict]":
+    """In a thread that nobody waits for, so that an interrupt ends a verdict at once.
+
+    An executor's thread would be joined when Python ends.
+    """
+    future: Future[Verdict] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="eyas-verdict").start()
+    return future

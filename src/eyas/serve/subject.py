@@ -100,6 +100,18 @@ def output_file(pid: int) -> Path | None:
     return None
 
 
+def listeners_of(port: int) -> set[int]:
+    """The processes that listen on this machine's TCP port, as far as they can be seen."""
+    import psutil
+
+    try:
+        connections = psutil.net_connections(kind="tcp")
+    except (psutil.Error, OSError):
+        return set()
+    listening = (c for c in connections if c.status == psutil.CONN_LISTEN)
+    return {c.pid for c in listening if getattr(c.laddr, "port", None) == port and c.pid is not None}
+
+
 def listening_url(pid: int) -> str | None:
     """The address on which the process or a child listens, if exactly one answers to HTTP's usual shape."""
     import psutil
