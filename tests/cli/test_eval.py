@@ -139,6 +139,8 @@ def test_a_wrong_option_is_an_error_of_usage_with_its_code(made, capsys, argumen
 def test_all_wrong_options_are_told_at_once():
     with pytest.raises(EvalConfigInvalid, match=r"--num-draft-tokens is 40.*--threads is 0"):
         EvalConfig(num_draft_tokens=40, threads=0)
+    with pytest.raises(EvalConfigInvalid, match="--threads is 100000"):  # torch would end the process
+        EvalConfig(threads=100_000)
 
 
 def test_a_target_without_a_chat_template_cannot_be_asked(made, capsys, tmp_path):

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -98,6 +100,21 @@ def test_a_saved_target_loads_and_anything_else_is_refused_by_name(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1000])
     with pytest.raises(TargetUnloadable, match="SafetensorError"):
         Target.load(tmp_path / "target", place("float32", "cpu"))
+    with pytest.raises(TargetUnloadable):
+        Target.load(tmp_path, place("float32", "cpu"))
+
+
+@pytest.mark.parametrize("device", ["foo", "", "meta", "mps", "xla", "cuda:-1", "cpu:x"])
+def test_a_device_that_eyas_does_not_run_on_is_refused_before_anything_is_loaded(device):
+    with pytest.raises(PlacementInvalid):
+        place("float32", device)
+
+
+@pytest.mark.parametrize("changes", [{"num_attention_heads": 0}, {"hidden_size": "x"}, {"rope_parameters": [1]}])
+def test_a_config_that_the_library_stumbles_over_is_refused_by_name(tmp_path, changes):
+    tiny_target().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(TargetUnloadable):
         Target.load(tmp_path, place("float32", "cpu"))
 

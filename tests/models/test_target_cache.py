@@ -13,6 +13,7 @@ from eyas.models import target_cache
 from eyas.models.gguf_llama import dequantise
 from eyas.models.target_cache import SMOLLM2_135M, BuiltInTarget, TargetDamaged, cached_target
 from eyas.records import fingerprint
+from eyas.records.atomic import WriteFailed
 from eyas.talk import Silent
 from tiny_wheel import tiny_wheel
 
@@ -111,3 +112,9 @@ def test_the_built_in_target_tokenises_prompts_as_the_recorded_ones_were(smollm2
 def test_reading_the_module_loads_no_torch():
     code = "import eyas.models.target_cache, eyas.models.target_folder, sys; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_a_home_that_is_no_folder_is_an_error_of_the_environment():
+    with pytest.raises(WriteFailed) as caught:
+        cached_target(SMOLLM2_135M, cache=Path("/dev/null/.cache"), talk=Silent())
+    assert caught.value.exit_code == 3

@@ -87,3 +87,22 @@ def test_no_file_and_no_rows_are_different_errors(tmp_path):
         read_eval_rows([tmp_path / "nothing.jsonl"])
     with pytest.raises(EvalDataEmpty):
         read_eval_rows([file_of(tmp_path, "")])
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\ufeff" + json.dumps(RECORDED) + "\r\n", encoding="utf-8")
+    assert len(read_eval_rows([path])) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ['{"turns": ["\\ud800"]}', "[" * 100_000, '{"turns": ["a"], "id": ' + "9" * 5000 + "}"]
+)
+def test_what_json_allows_and_nothing_can_hold_is_a_malformed_row(tmp_path, line):
+    with pytest.raises(EvalRowMalformed):
+        read_eval_rows([file_of(tmp_path, line)])
+
+
+def test_a_whole_pair_of_surrogate_escapes_is_text(tmp_path):
+    (row,) = read_eval_rows([file_of(tmp_path, '{"turns": ["\\ud83d\\ude00"]}')])
+    assert row.messages[0]["content"] == "\U0001f600"

@@ -80,3 +80,29 @@ def test_a_real_browser_shows_the_page_and_runs_nothing_from_it(tmp_path: Path):
     assert HOSTILE.split("<script>")[0].replace("<", "&lt;").replace(">", "&gt;") in dom
     assert dom.count("<svg") >= 6
     assert dom.count('class="t d1"') >= 1
+
+
+@pytest.mark.parametrize("schema", ["eval", "bench", "check", "timeline", "metrics", "rows"])
+@pytest.mark.parametrize("content", [{}, {"accept_length": "x"}, {"findings": [None]}, {"records": []}, {"figures": 3}])
+def test_a_document_that_breaks_its_schema_is_listed_and_the_rest_is_shown(tmp_path: Path, schema: str, content: dict):
+    run = write_run(tmp_path / "run")
+    whole = build_report([run])
+    (run / "odd.json").write_text(json.dumps({"schema": f"eyas.{schema}/1", **content}))
+    (run / "odder.jsonl").write_text(json.dumps({"schema": f"eyas.{schema}/1"}) + "\nnull\n")
+
+    page = build_report([run])
+
+    assert "run/odd.json" in page
+    assert "run/odder.jsonl" in page
+    assert page.count("<section") >= whole.count("<section")
+
+
+def test_a_bomb_of_brackets_is_unreadable_and_no_crash(tmp_path: Path):
+    run = write_run(tmp_path / "run")
+    (run / "deep.json").write_text("[" * 100_000)
+    assert "RecursionError" in build_report([run])
+
+
+def test_a_page_that_cannot_be_written_is_told_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["report", str(write_run(tmp_path / "run")), "-o", str(tmp_path)]) == 3
+    assert "it is a folder" in capsys.readouterr().err

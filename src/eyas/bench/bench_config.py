@@ -55,7 +55,7 @@ class BenchConfig:
                 ("--repeats", self.repeats, "at least 1", self.repeats >= 1),
                 ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
                 ("--max-prompts", self.max_prompts, "at least 1", self.max_prompts is None or self.max_prompts >= 1),
-                ("--threads", self.threads, "at least 1", self.threads is None or self.threads >= 1),
+                ("--threads", self.threads, "1 - 1024", self.threads is None or 1 <= self.threads <= 1024),
             )
             if not is_right
         ]
@@ -70,5 +70,7 @@ class BenchConfig:
             first, dots, last = part.strip().partition("..")
             if not first.isdecimal() or (dots and not last.isdecimal()):
                 return ()
+            if max(len(first), len(last)) > 9 or int(last or first) > _MAX_DEPTH:
+                return ()  # before a range of any size is made
             found |= set(range(int(first), int(last or first) + 1)) if dots else {int(first)}
         return tuple(sorted(found)) if found and min(found) >= 1 and max(found) <= _MAX_DEPTH else ()

@@ -12,7 +12,7 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.errors import EyasError
-from eyas.records.atomic import write_text
+from eyas.records.atomic import require_ordinary, write_text
 from eyas.replay.eval_config import EvalConfig
 
 _DEFAULT = EvalConfig()
@@ -64,6 +64,9 @@ def eval_(
     from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
 
     require_one_source(target, probe, [data, save_rows, write_probe])
+    for path in (save_rows, write_probe, out):
+        if path is not None:
+            require_ordinary(path)
     talk = Terminal()
     if probe is not None:
         record = evaluate_on_probe(draft, probe, config, talk)

@@ -19,9 +19,10 @@ def report(
     Reads every document of eyas in the folders (three levels deep), whatever the files are called. The page is under
     1 MB and needs no network.
     """
-    from eyas.records.atomic import write_text
+    from eyas.records.atomic import require_ordinary, write_text
     from eyas.report.build import build_report
 
+    require_ordinary(out)
     page = build_report(runs, title)
     write_text(out, page)
     size = len(page.encode())

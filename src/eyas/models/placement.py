@@ -47,6 +47,9 @@ def place(dtype: str, device: str) -> Placement:
     except RuntimeError as error:
         why = str(error).splitlines()[0]
         raise PlacementInvalid(f"no device '{device}'", "--device", why, "use cpu, cuda, cuda:N or auto") from None
+    if chosen.type not in ("cpu", "cuda"):
+        why = f"eyas is neither written nor tested for {chosen.type}"
+        raise PlacementInvalid(f"no device '{device}'", "--device", why, "use cpu, cuda, cuda:N or auto")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise EnvironmentMissing(
             f"no device {device}",

@@ -79,7 +79,7 @@ class Target:
                     model = AutoModelForCausalLM.from_pretrained(folder, **options)
                 except ValueError:  # a multimodal config: no causal class of its own
                     model = AutoModelForImageTextToText.from_pretrained(folder, **options)
-            except Exception as error:  # noqa: BLE001 - a config from outside meets a library of others: any kind comes
+            except Exception as error:  # a config from outside meets a library of others: any kind comes
                 raise TargetUnloadable(
                     f"cannot load the target {folder}",
                     str(folder),

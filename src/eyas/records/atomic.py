@@ -45,7 +45,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     path = Path(os.path.realpath(path))
     aside: Path | None = None
     try:
-        _require_ordinary(path)
+        require_ordinary(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         _mend_leavings(path)
         descriptor, name = tempfile.mkstemp(prefix=_prefix(path), suffix=".part", dir=path.parent)
@@ -126,7 +126,8 @@ def _require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
     raise OutputExists(f"{path} is there already", str(path), why, "choose another folder, or delete this one")
 
 
-def _require_ordinary(path: Path) -> None:
+def require_ordinary(path: Path) -> None:
+    """Raise `WriteFailed` where `path` is a folder, a device or a pipe: to be told before hours of work, not after."""
     if os.path.lexists(path) and not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe"
         raise WriteFailed(f"cannot write {path}", str(path), f"it is {kind}, not a file", "name a file")

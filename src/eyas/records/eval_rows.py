@@ -107,14 +107,19 @@ def write_eval_rows(rows: Sequence[EvalRow], path: Path) -> None:
 
 
 def _records(path: Path) -> Iterator[tuple[int, Any]]:
-    with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8")) as file:
+    with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig")) as file:
         number = 0
         try:
             for number, text in enumerate(file, start=1):
                 if text.strip():
-                    yield number, json.loads(text)
-        except (ValueError, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
-            line = number if isinstance(error, json.JSONDecodeError) else number + 1
+                    record = json.loads(text)
+                    if "\\ud" in text.lower():
+                        json.dumps(record, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+                    yield number, record
+        except (ValueError, RecursionError, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
+            line = (
+                number if isinstance(error, json.JSONDecodeError | UnicodeEncodeError | RecursionError) else number + 1
+            )
             raise _malformed(path, line, f"{type(error).__name__}: {error}") from error
 
 

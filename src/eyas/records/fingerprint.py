@@ -15,7 +15,8 @@ def of_bytes(data: bytes) -> str:
 
 def of_json(value: object) -> str:
     """Fingerprint of a JSON value, independent of key order and spacing."""
-    return of_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return of_bytes(text.encode(errors="surrogatepass"))  # a path may hold bytes that are no text
 
 
 def of_file(path: Path) -> str:

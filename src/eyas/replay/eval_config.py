@@ -49,7 +49,7 @@ class EvalConfig:
                 ("--num-draft-tokens", self.num_draft_tokens, "1 - 32", 1 <= self.num_draft_tokens <= 32),
                 ("--max-rows", self.max_rows, "at least 1", self.max_rows is None or self.max_rows >= 1),
                 ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
-                ("--threads", self.threads, "at least 1", self.threads is None or self.threads >= 1),
+                ("--threads", self.threads, "1 - 1024", self.threads is None or 1 <= self.threads <= 1024),
                 (
                     "--batch-tokens",
                     self.batch_tokens,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas import __version__
-from eyas.report.documents import RunDocuments, read_runs
+from eyas.report.documents import Document, RunDocuments, read_runs
 from eyas.report.page import Page, Section, Table, Verdict, render
 from eyas.report.section_bench import BENCH, bench_sections, bench_verdicts
 from eyas.report.section_check import CHECK, check_sections
@@ -28,7 +28,11 @@ def build_report(paths: Sequence[Path], title: str | None = None) -> str:
     Raises:
         RunFolderMissing, NothingToReport: see `read_runs`.
     """
-    runs = read_runs(paths)
+    name = title or "Run " + ", ".join(path.resolve().name for path in paths)
+    return render(_page(_without_malformed(read_runs(paths)), name))
+
+
+def _page(runs: RunDocuments, name: str) -> Page:
     sections = [
         *bench_sections(runs),
         *eval_sections(runs),
@@ -37,9 +41,24 @@ def build_report(paths: Sequence[Path], title: str | None = None) -> str:
         *timeline_sections(runs),
         _provenance(runs),
     ]
-    name = title or "Run " + ", ".join(path.resolve().name for path in paths)
     verdicts = bench_verdicts(runs) or [Verdict(text="No speed was measured in this run.")]
-    return render(Page(title=name, verdicts=verdicts, sections=sections))
+    return Page(title=name, verdicts=verdicts, sections=sections)
+
+
+def _without_malformed(runs: RunDocuments) -> RunDocuments:
+    """Documents that do not have the form that their schema promises are listed as unreadable, each with its reason.
+
+    Whether a document has it is tried by showing it alone: the sections are the only description of what they need.
+    """
+    good, bad = list[Document](), list(runs.unreadable)
+    for document in runs.documents:
+        try:
+            render(_page(RunDocuments(documents=(document,), unreadable=()), ""))
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            bad.append((document.path, f"not the form of {document.schema}: {type(error).__name__}: {error}"))
+        else:
+            good.append(document)
+    return RunDocuments(documents=tuple(good), unreadable=tuple(bad))
 
 
 def _provenance(runs: RunDocuments) -> Section:

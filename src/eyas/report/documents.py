@@ -1,6 +1,7 @@
 """Finds what there is to show: every JSON document in a run's folder, told apart by its `schema`, never by its name."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def read_runs(paths: Sequence[Path]) -> RunDocuments:
     documents: list[Document] = []
     unreadable: list[tuple[str, str]] = []
     for path in paths:
-        if not path.exists():
+        if not os.path.exists(path):
             raise RunFolderMissing(
                 f"{path} is not there", str(path), "a report is made from a run's files", "give the folder of a run"
             )
@@ -69,7 +70,7 @@ def read_runs(paths: Sequence[Path]) -> RunDocuments:
             shown = str(file.relative_to(path.parent)) if path.is_dir() else file.name
             try:
                 found = _read(file)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 unreadable.append((shown, f"{type(error).__name__}: {error}"))
                 continue
             if found is not None:
@@ -101,7 +102,7 @@ def _read(file: Path) -> tuple[str, Mapping[str, Any]] | None:
         return None
     if file.stat().st_size > _MAX_DOCUMENT_BYTES:
         raise ValueError(f"larger than {_MAX_DOCUMENT_BYTES >> 20} MiB")
-    text = file.read_text()
+    text = file.read_text(encoding="utf-8")
     if file.suffix == ".json":
         content = json.loads(text)
         schema = content.get("schema") if isinstance(content, dict) else None
