@@ -49,6 +49,7 @@ def short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(log_tail, name, value)
 
 
+@pytest.mark.soak
 def test_a_log_of_200_mb_is_read_at_both_ends_only(tmp_path: Path):
     """Sparse on disk, as long as a server's of some weeks, and without a newline: the worst that can come."""
     path = tmp_path / "log"

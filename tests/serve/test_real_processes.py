@@ -207,6 +207,7 @@ def test_exit_0_after_the_core_died_is_a_crash(bench: Bench):
     assert "not success" in last.cause.exit_text
 
 
+@pytest.mark.soak  # waits out the guard's grace for leftovers
 def test_children_that_outlive_their_main_process_are_ended(bench: Bench):
     process, supervisor = bench.start(log=EAGLE3, ranks=2, leak=True, exit=0, scale=0.005)
     assert wait_for(lambda: len(process.living()) == 3)

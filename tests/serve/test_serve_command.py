@@ -76,6 +76,7 @@ def test_the_afternoon_ends_before_it_begins(world: World):
     assert again.code == 0, again.text
 
 
+@pytest.mark.soak
 def test_the_same_draft_is_served_where_its_names_are_known(world: World):
     answer = world.serve(*world.installed("sglang", "0.5.12"), draft=world.layers0, version="0.5.12")
 
@@ -84,6 +85,7 @@ def test_the_same_draft_is_served_where_its_names_are_known(world: World):
     assert "speculation works" in answer.text
 
 
+@pytest.mark.soak
 def test_a_forced_start_serves_and_says_what_it_is(world: World):
     refused = world.serve(*world.installed("sglang", "0.5.9"), draft=world.layers0)
     codes = list(dict.fromkeys(refused.document["refused"]))  # type: ignore[call-overload]
