@@ -11,35 +11,33 @@ from pathlib import Path
 import pytest
 from test_launch_flow import CRASH, free_port
 
+from eyas.cli.app import main
 from eyas.serve.process_tree import is_alive, tree_of
 from stub_engine import make_site
 from tiny_checkpoints import write_draft, write_target
 
 
 class World:
-    """A target, drafts and engines without a model below one folder; `serve` runs the real command."""
+    """A target, drafts and engines without a model below one folder; `serve` is the command, in this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
         self.target = write_target(folder / "target")
         self.good = write_draft(folder / "good")
         self.layers0 = write_draft(folder / "layers0", layer="layers.0")
         self.variables: dict[str, str] = {}
 
     def serve(self, *words: str, draft: Path | None = None, engine: str = "sglang", **wish: object) -> "Answer":
-        variables = {**os.environ, **self.variables, "XDG_CACHE_HOME": str(self.folder / "cache")}
+        variables = self.variables | {"XDG_CACHE_HOME": str(self.folder / "cache"), "STUB_ENGINE": json.dumps(wish)}
         fixed = ["serve", "--engine", engine, "--target", str(self.target), "--draft", str(draft or self.good)]
-        command = [sys.executable, "-m", "eyas", *fixed, "--runs", str(self.folder / "runs"), "--json", *words]
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=variables | {"STUB_ENGINE": json.dumps(wish)},
-            cwd=self.folder,
-        )
-        lines = done.stdout.strip().splitlines()
-        return Answer(done.returncode, json.loads(lines[-1]) if lines else {}, done.stderr)
+        with self._monkeypatch.context() as patch:
+            patch.chdir(self.folder)
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            code = main([*fixed, "--runs", str(self.folder / "runs"), "--json", *words])
+        out, err = self._capsys.readouterr()
+        lines = out.strip().splitlines()
+        return Answer(code, json.loads(lines[-1]) if lines else {}, err)
 
     def installed(self, engine: str, version: str) -> tuple[str, ...]:
         site = make_site(self.folder / f"site-{engine}-{version}", engine, version)
@@ -54,8 +52,8 @@ class Answer:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> World:
+    return World(tmp_path, monkeypatch, capsys)
 
 
 def test_the_afternoon_ends_before_it_begins(world: World):
