@@ -74,6 +74,19 @@ def test_with_json_every_end_is_one_object(
     assert "Traceback" not in shown.err
 
 
+def test_ctrl_c_inside_a_command_is_told_and_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def interrupted(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("eyas.contract.read_checkpoint.read_checkpoint", interrupted)
+    assert main(["header", "x", "--json"]) == 130
+    shown = capsys.readouterr()
+    assert "run the same command again" in shown.err
+    assert json.loads(shown.out)["code"] == "interrupted"
+
+
 def test_a_command_s_page_shows_its_whole_docstring(capsys: pytest.CaptureFixture[str]):
     assert main(["convert", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -46,6 +46,7 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
         version=__version__,
         help="EAGLE-3 speculative decoding: prepare, train, eval, check, convert, serve, bench.",
         help_epilogue="Exit codes: 0 good, 1 findings, 2 usage or config, 3 environment, 4 internal.",
+        suppress_keyboard_interrupt=False,  # else cyclopts ends the process itself, without our message
     )
     for name, (target, help_line) in COMMANDS.items():
         if name == full_page_of:

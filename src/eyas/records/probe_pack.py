@@ -72,7 +72,7 @@ def read_about(metadata: Mapping[str, str], where: str) -> ProbeAbout:
         if document.pop("schema") != SCHEMA:
             raise ValueError(f"its schema is not {SCHEMA}")
         return ProbeAbout(**document)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise unreadable(where, f"{type(error).__name__}: {error}") from error
 
 

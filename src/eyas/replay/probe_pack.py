@@ -16,6 +16,7 @@ from eyas.records import fingerprint
 from eyas.records.atomic import atomic_file
 from eyas.records.eval_rows import EvalRow
 from eyas.records.probe_pack import ProbeAbout, ProbeLacksBoundary, read_about, unreadable
+from eyas.replay.probe_problems import about_problem, tensor_problem
 from eyas.talk import Talk
 
 
@@ -137,6 +138,8 @@ def read_probe(path: Path) -> ProbePack:
             about = read_about(file.metadata() or {}, where)
             names = file.keys()
             tensors = {name: file.get_tensor(name) for name in names}
+        if problem := about_problem(about) or tensor_problem(about, tensors):
+            raise ValueError(problem)
         ids, starts = tensors["token_ids"].tolist(), tensors["row_starts"].tolist()
         rows = [
             EvalRow(id=name, set=set_name, prompt_ids=tuple(ids[a : a + num]), response_ids=tuple(ids[a + num : b]))
@@ -156,8 +159,6 @@ def read_probe(path: Path) -> ProbePack:
         )
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise unreadable(where, f"{type(error).__name__}: {error}") from error
-    if any(len(state) != starts[-1] or not row.prompt_ids for state in states.values() for row in rows):
-        raise unreadable(where, "its states and its rows do not fit each other")
     return pack
 
 
