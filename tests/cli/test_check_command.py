@@ -134,3 +134,9 @@ def test_check_imports_neither_torch_nor_numpy_and_stays_small(tmp_path, target)
     assert code == "0"
     assert heavy == "[]"
     assert int(megabytes) < 150
+
+
+@pytest.mark.parametrize("depth", ["0", "-1", "9999999", "x"])
+def test_a_depth_that_no_launch_takes_is_refused(tmp_path, capsys, depth):
+    assert main(["check", str(_draft("intact", tmp_path)), "--for", "sglang==0.5.23", "-k", depth]) == 2
+    assert "error[usage]" in capsys.readouterr().err

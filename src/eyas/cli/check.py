@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.terminal import Terminal
@@ -21,7 +22,7 @@ def check(
     for_: Annotated[tuple[str, ...], Parameter(name="--for", negative="")] = (),
     runner: Literal["v1", "v2"] | None = None,
     algorithm: Literal["EAGLE3", "EAGLE"] = "EAGLE3",
-    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 3,
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"], validator=Number(gte=1, lte=32))] = 3,
     ledger: Annotated[bool, Parameter(negative="")] = False,
     deep: Annotated[bool, Parameter(negative="")] = False,
     fail_on: Severity = "error",
@@ -50,7 +51,7 @@ def check(
     algorithm
         Speculative algorithm of the launch.
     num_draft_tokens
-        Drafts per verify pass that the launch flags are printed for (bonus excluded).
+        Drafts per verify pass that the launch flags are printed for (bonus excluded; 1 - 32).
     ledger
         Show every tensor, every runtime parameter and every key, not only those with findings.
     deep
