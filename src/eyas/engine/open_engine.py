@@ -17,18 +17,12 @@ from eyas.engine.native_stack import NativeStack
 from eyas.engine.runner import Draft, Target
 from eyas.engine.thread_choice import choose_threads
 from eyas.engine.transformers_target import TransformersTarget
-from eyas.errors import EyasError
+from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
 from eyas.models.target import Target as ModelTarget
 from eyas.talk import Talk
-
-
-class AuxBoundariesUnknown(EyasError):
-    """Nothing says which of the target's states the draft reads."""
-
-    code = "aux-boundaries-unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +74,7 @@ def open_engine(
             target_head=shared[1],
             talk=talk,
         )
-        runner, drafts_by = draft_runner(draft, draft_path, kernels, num_threads, talk)
+        runner, drafts_by = draft_runner(draft, kernels, num_threads, talk)
     return OpenedEngine(
         engine=Engine(target, runner),
         target_path=path,
@@ -107,18 +101,9 @@ def _fastest(target: LlamaTarget, stack: NativeStack, most: int, talk: Talk) -> 
     return stack.num_threads
 
 
-def draft_runner(
-    draft: Eagle3Draft, where: Path, kernels: NativeKernels | None, num_threads: int, talk: Talk
-) -> tuple[Draft, str]:
+def draft_runner(draft: Eagle3Draft, kernels: NativeKernels | None, num_threads: int, talk: Talk) -> tuple[Draft, str]:
     """The fastest runner for a loaded draft, and its name for a report."""
-    boundaries = draft.spec.aux_boundaries
-    if boundaries is None:
-        raise AuxBoundariesUnknown(
-            "which target states the draft reads is not known",
-            str(where),
-            "its config names no aux layers, and their default depends on the target's depth",
-            "give the target it was trained for, or write aux boundaries into its config",
-        )
+    boundaries = required_boundaries(draft)
     reason = why_not_fused(draft.spec)
     if reason is not None:
         talk.note(f"the draft takes the slow path: {reason}")

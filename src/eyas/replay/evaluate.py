@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from eyas.contract.target_spec import TargetSpec, read_target
+from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
@@ -19,7 +20,7 @@ from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig
 from eyas.replay.eval_report import Replayed, about_target, record_of
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
-from eyas.replay.replay import replay_states, required_boundaries
+from eyas.replay.replay import replay_states
 from eyas.replay.states import LiveStates, States
 from eyas.talk import Talk
 

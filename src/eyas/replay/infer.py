@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from eyas.contract.draft_spec import DraftSpec
+from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.records.eval_rows import EvalRow
 from eyas.records.infer_record import Variant
 from eyas.replay.figures import figures_of
-from eyas.replay.replay import replay_states, required_boundaries
+from eyas.replay.replay import replay_states
 from eyas.replay.states import States
 from eyas.talk import Silent, Talk
 

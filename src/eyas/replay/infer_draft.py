@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eyas.contract.target_spec import read_target
+from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.records.eval_rows import EvalRow, read_eval_rows
@@ -13,7 +14,6 @@ from eyas.replay.eval_report import about_target
 from eyas.replay.evaluate import answered, load_for, load_for_pack, prepare
 from eyas.replay.infer import infer_switches
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe
-from eyas.replay.replay import required_boundaries
 from eyas.talk import Talk
 
 # Bases that drafts in the wild were trained with, tried besides the stated one and the target's.

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from eyas.errors import EyasError
+from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.records.eval_record import RowResult
@@ -19,12 +20,6 @@ class RowOutsideVocabulary(EyasError):
     """A recorded token id does not exist in the target."""
 
     code = "row-outside-vocabulary"
-
-
-class AuxBoundariesUnknown(EyasError):
-    """Nothing says which of the target's states the draft reads."""
-
-    code = "aux-boundaries-unknown"
 
 
 def replay(
@@ -78,22 +73,6 @@ def replay_states(
                 results[i] = RowResult(id=row.id, set=row.set, accepted=counts)
                 bar.advance(_num_tokens(row))
     return [results[i] for i in range(len(rows))]
-
-
-def required_boundaries(draft: Eagle3Draft) -> tuple[int, ...]:
-    """The draft's aux boundaries.
-
-    Raises:
-        AuxBoundariesUnknown: it does not name any.
-    """
-    if draft.spec.aux_boundaries is None:
-        raise AuxBoundariesUnknown(
-            "the draft does not say which target states it reads",
-            "config.json: eagle_aux_hidden_state_layer_ids",
-            "fed other states than it was trained on, a draft accepts next to nothing",
-            "write the ids into its config, or name the target with --target so that the default can be computed",
-        )
-    return draft.spec.aux_boundaries
 
 
 def _accepted(
