@@ -121,3 +121,24 @@ def test_an_output_that_cannot_be_written_is_an_error_of_the_environment(argumen
 def test_an_output_encoding_without_our_characters_is_no_error():
     done = shell("PYTHONIOENCODING=ascii eyas check --help")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_package_of_the_torch_extra_that_is_missing_is_the_environments_fault(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def light(**options: object) -> None:
+        raise ModuleNotFoundError("No module named 'gguf'", name="gguf.quants")
+
+    monkeypatch.setattr(app, "build_app", light)
+    assert main(["eval", "x"]) == 3
+    shown = capsys.readouterr().err
+    assert shown.startswith("error[extra-missing]: the Python package gguf.quants is not installed")
+    assert "pip install 'eyas[torch]'" in shown
+
+
+def test_a_missing_module_of_our_own_is_a_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    def broken(**options: object) -> None:
+        raise ModuleNotFoundError("No module named 'eyas.nowhere'", name="eyas.nowhere")
+
+    monkeypatch.setattr(app, "build_app", broken)
+    assert main(["eval", "x"]) == 4

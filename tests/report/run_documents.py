@@ -109,7 +109,7 @@ def check() -> dict[str, Any]:
         "do": "eyas convert",
         "engine": "sglang==0.5.9",
     }
-    return {"schema": "eyas.check/1", "findings": [finding], "ledgers": {"sglang==0.5.9": ledger}}
+    return {"schema": "eyas.check/1", "findings": [finding], "engines": {"sglang==0.5.9": ledger}}
 
 
 def timeline() -> dict[str, Any]:

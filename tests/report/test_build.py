@@ -9,6 +9,7 @@ from run_documents import HOSTILE, write_run
 from eyas.cli.app import main
 from eyas.report.build import build_report
 from eyas.report.documents import NothingToReport, RunFolderMissing
+from eyas.shipped import draft_folder
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -62,6 +63,18 @@ def test_the_command_writes_the_page_and_says_its_size(tmp_path: Path, capsys: p
     assert main(["report", str(run), "-o", str(out), "--json"]) == 0
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert document == {"schema": "eyas.report/1", "page": str(out), "bytes": out.stat().st_size}
+
+
+def test_what_check_itself_prints_is_a_ledger_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    run.mkdir()
+    assert main(["check", str(draft_folder()), "--for", "vllm==0.33.0", "--ledger", "--json"]) in (0, 1)
+    (run / "check.json").write_text(capsys.readouterr().out.splitlines()[-1])
+
+    page = build_report([run])
+
+    assert "vllm==0.33.0 v2" in page
+    assert "model.fc.weight" in page
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")

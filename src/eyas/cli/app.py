@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Any, get_args
 
 import cyclopts
 
@@ -33,6 +34,9 @@ COMMANDS = {
     "watch": ("eyas.cli.watch:watch", "What a server is doing now: a URL, a process or a log."),
 }
 
+# Packages of the extra `torch`: their absence is the user's to mend, not a bug.
+_TORCH_EXTRA = {"torch", "transformers", "gguf", "safetensors", "tokenizers", "numpy"}
+
 
 def build_app(full_page_of: str | None = None) -> cyclopts.App:
     """The command tree; nothing of a subcommand is imported yet.
@@ -47,6 +51,7 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
         help="EAGLE-3 speculative decoding: prepare, train, eval, check, convert, serve, bench.",
         help_epilogue="Exit codes: 0 good, 1 findings, 2 usage or config, 3 environment, 4 internal.",
         suppress_keyboard_interrupt=False,  # else cyclopts ends the process itself, without our message
+        config=_refuse_fractions,
     )
     for name, (target, help_line) in COMMANDS.items():
         if name == full_page_of:
@@ -54,6 +59,26 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
         else:
             app.command(target, name=name, help=help_line)
     return app
+
+
+def _refuse_fractions(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
+    """A whole number is written without a point: cyclopts itself would round 1.5 to 2."""
+    for argument in arguments:
+        if not _is_whole(argument.hint):
+            continue
+        for token in argument.tokens:
+            if "." in token.value:
+                raise UsageError(
+                    f"{token.keyword or argument.name} takes a whole number, not {token.value}",
+                    " ".join(["eyas", *commands, argument.name, token.value]),
+                    "it counts something, and rounding would be a guess",
+                    f"see `eyas {' '.join(commands)} --help`",
+                )
+
+
+def _is_whole(hint: Any) -> bool:
+    """`int`, alone, optional or as items; not where a float would do."""
+    return hint is int or (hint is not float and bool(get_args(hint)) and any(map(_is_whole, get_args(hint))))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -97,12 +122,20 @@ def _run_command(arguments: Sequence[str]) -> int:
         return 128 + signal.SIGINT
     except OSError as error:
         return _fail(RefusedBySystem.of(error, arguments), as_json)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in _TORCH_EXTRA:
+            return _bug(error, arguments, as_json)
+        return _fail(ExtraMissing.of(error.name, arguments), as_json)
     except Exception as error:  # noqa: BLE001 - the border of the program: our fault, shown whole
-        print(printable(traceback.format_exc()), file=sys.stderr, end="")
-        print("error[internal]: this is a bug in eyas; please report it with the lines above", file=sys.stderr)
-        if as_json:
-            print_json(InternalError.of(error, arguments).as_document())
-        return int(ExitCode.INTERNAL)
+        return _bug(error, arguments, as_json)
+
+
+def _bug(error: Exception, arguments: Sequence[str], as_json: bool) -> int:
+    print(printable("".join(traceback.format_exception(error))), file=sys.stderr, end="")
+    print("error[internal]: this is a bug in eyas; please report it with the lines above", file=sys.stderr)
+    if as_json:
+        print_json(InternalError.of(error, arguments).as_document())
+    return int(ExitCode.INTERNAL)
 
 
 class UsageError(EyasError):
@@ -120,6 +153,23 @@ class UsageError(EyasError):
             " ".join(["eyas", *arguments]),
             "the command line is not one that eyas knows",
             f"see `eyas {command} --help`".replace("  ", " "),
+        )
+
+
+class ExtraMissing(EyasError):
+    """The command needs a package that a light installation does not have."""
+
+    code = "extra-missing"
+    exit_code = ExitCode.ENVIRONMENT
+
+    @classmethod
+    def of(cls, package: str, arguments: Sequence[str]) -> "ExtraMissing":
+        """For the package that could not be imported."""
+        return cls(
+            f"the Python package {package} is not installed",
+            " ".join(["eyas", *arguments]),
+            "this command, or the built-in target smollm2-135m, needs what `pip install eyas` leaves out",
+            "pip install 'eyas[torch]' (from a clone: pip install '.[torch]')",
         )
 
 

@@ -72,7 +72,14 @@ def demo(*, config: Annotated[DemoConfig, Parameter(name="*")] = DemoConfig(), j
     page = config.out / "report.html"
     spent = time.monotonic() - start
     document = {"schema": "eyas.demo/1", "report": str(page), "seconds": round(spent, 1)}
-    return emit(document, f"\nDone in {spent / 60:.1f} min. Look at {page}", json=json)
+    return emit(document, _closing(spent, page), json=json)
+
+
+def _closing(spent_s: float, page: Path) -> str:
+    return (
+        f"\nDone in {spent_s / 60:.1f} min. Look at {page}\n"
+        f"Next: the same commands on your own draft, such as `{sys.argv[0]} check DRAFT --target T --for vllm==0.33.0`"
+    )
 
 
 def demo_steps(config: DemoConfig) -> list[Step]:
@@ -91,7 +98,7 @@ def demo_steps(config: DemoConfig) -> list[Step]:
             title="train a draft for two minutes on the CPU",
             arguments=[
                 *["train", "--target", TARGET, "--data", str(rows), "--out", str(trained)],
-                *["--tokens", str(config.train_tokens)],
+                *["--tokens", str(config.train_tokens), "--checkpoint-every-s", "20"],
             ],
             done=trained,
         ),

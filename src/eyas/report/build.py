@@ -64,11 +64,11 @@ def _without_malformed(runs: RunDocuments) -> RunDocuments:
 def _provenance(runs: RunDocuments) -> Section:
     rows: list[list[str]] = []
     for document in runs.documents:
-        shown = "" if document.schema.split("/")[0] in _SHOWN else "listed only"
+        shown = "yes" if document.schema.split("/")[0] in _SHOWN else "no"
         rows.append([document.path, document.schema, _identity(document.content), shown])
-    rows += [[path, "unreadable", why, "not shown"] for path, why in runs.unreadable]
+    rows += [[path, "unreadable", why, "no"] for path, why in runs.unreadable]
     here = f"eyas {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    table = Table(head=["file", "schema", "what it was made from", ""], rows=rows)
+    table = Table(head=["file", "schema", "what it was made from", "shown"], rows=rows)
     return Section(id="provenance", title="What was run", lead=f"Page made by {here}.", blocks=[table])
 
 

@@ -17,21 +17,20 @@ def check_sections(runs: RunDocuments) -> list[Section]:
 
 def _section(number: int, path: str, content: Mapping[str, Any]) -> Section:
     blocks: list[Block] = []
-    ledgers = content.get("ledgers") or {}
-    entries = list(ledgers.values()) if isinstance(ledgers, Mapping) else list(ledgers)
+    entries = list(content["engines"].values())
     if entries:
         head = ["engine", "verdict", "tensors", "parameters", "dropped", "unfilled", "aux boundaries", "rules from"]
         blocks.append(Table(head=head, rows=[_summary(ledger) for ledger in entries]))
-    findings = content.get("findings") or []
+    findings = content["findings"]
     if findings:
-        rows = [[f["severity"], f["engine"] or "any", f"{f['code']}: {f['what']}", f["do"] or "–"] for f in findings]
+        rows = [[f["severity"], f["engine"] or "any", f"{f['what']} ({f['why']})", f["do"] or "–"] for f in findings]
         blocks.append(Table(head=["severity", "engine", "finding", "what to do"], rows=rows, caption="Findings"))
     blocks += [
         Details(summary=f"Ledger of {ledger['engine']}: every tensor and parameter", text=_ledger_text(ledger))
         for ledger in entries
         if ledger.get("tensors")
     ]
-    lead = "What each engine's loader does with the draft, before anything is started. Unknown is an error."
+    lead = "What each engine's loader does with the draft, before anything is started."
     return Section(id=f"check{number}", title=f"Ledger: {path}", lead=lead, blocks=blocks)
 
 
