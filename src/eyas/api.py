@@ -4,17 +4,20 @@
 
     record = api.evaluate(draft, target_folder, [rows], api.EvalConfig(num_draft_tokens=5), api.Silent())
 
-`import eyas.api` itself brings no torch. What is not listed here may change without notice.
+Examples: docs/api.md. `import eyas.api` itself brings no torch. What is not listed here may change without notice.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eyas.contract.check import CheckOptions as CheckOptions
     from eyas.contract.check import check as check
     from eyas.contract.conversion_apply import apply_conversion as apply_conversion
     from eyas.contract.conversion_plan import plan_conversion as plan_conversion
+    from eyas.contract.dialects.registry import dialect_named as dialect_named
     from eyas.contract.draft_spec import DraftSpec as DraftSpec
+    from eyas.contract.engines.version import parse_engine as parse_engine
     from eyas.contract.open_draft import open_draft as open_draft
     from eyas.contract.read_checkpoint import read_checkpoint as read_checkpoint
     from eyas.contract.read_draft import read_draft as read_draft
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 # public name -> module that defines it
 _HOMES = {
     "Acceptance": "eyas.decode.accept_length",
+    "CheckOptions": "eyas.contract.check",
     "DraftSpec": "eyas.contract.draft_spec",
     "Eagle3Draft": "eyas.models.draft",
     "Engine": "eyas.engine.engine",
@@ -68,6 +72,8 @@ _HOMES = {
     "Target": "eyas.models.target",
     "TrainConfig": "eyas.train.config",
     "TrainRequest": "eyas.train.train",
+    "dialect_named": "eyas.contract.dialects.registry",
+    "parse_engine": "eyas.contract.engines.version",
     "apply_conversion": "eyas.contract.conversion_apply",
     "check": "eyas.contract.check",
     "evaluate": "eyas.replay.evaluate",
