@@ -122,6 +122,13 @@ def test_the_verdict_is_honest_in_either_direction(interval: tuple[float, float,
     assert f"{interval[0] / 2:.0%} of the ceiling 2.00" in verdict(*interval, ceiling)
 
 
+def test_a_ceiling_that_is_exceeded_is_called_unreliable_not_a_share():
+    ceiling = Ceiling(speedup=1.5, one_row_ms=10, verify_ms=10, draft_step_ms=1)
+
+    assert "above its ceiling 1.50" in verdict(1.6, 1.55, 1.65, ceiling)
+    assert "%" not in verdict(1.6, 1.55, 1.65, ceiling).split(";")[1]
+
+
 class Gap:
     def __init__(self, gap: float) -> None:
         self.gap, self.asked = gap, list[int]()

@@ -11,6 +11,7 @@ from eyas.records.bench_record import Ceiling, Comparison
 
 # A round that accepts everything gains AL tokens for at least the time of one plain step: more than AL is impossible.
 MAX_SPEEDUP_PER_ACCEPT_LENGTH = 1.02
+_MOST_OF_CEILING = 1.02  # what exceeds its ceiling by more says that the ceiling was measured badly
 
 
 class BaselineHandicapped(EyasError):
@@ -92,10 +93,12 @@ def verdict(speedup: float, low: float, high: float, ceiling: Ceiling | None) ->
         text = f"speculation is slower: {interval}; leave it off here"
     else:
         text = f"no difference can be shown: {interval}"
-    if ceiling is not None:
-        share = speedup / ceiling.speedup
-        text += f"; {share:.0%} of the ceiling {ceiling.speedup:.2f} that the parts' own times allow"
-    return text
+    if ceiling is None:
+        return text
+    share = speedup / ceiling.speedup
+    if share > _MOST_OF_CEILING:
+        return f"{text}; above its ceiling {ceiling.speedup:.2f}: the parts were timed at a slower moment, so repeat it"
+    return f"{text}; {share:.0%} of the ceiling {ceiling.speedup:.2f} that the parts' own times allow"
 
 
 def best_depth(comparisons: Sequence[Comparison]) -> int:
