@@ -67,3 +67,19 @@ def test_an_unknown_target_names_the_nearest_alias(data, tmp_path, capsys):
     shown = capsys.readouterr().err
     assert shown.startswith("error[target-unknown]: no target smolm2-135m\n")
     assert "did you mean smollm2-135m?" in shown
+
+
+@pytest.mark.parametrize("line", ["[" * 200_000, '{"messages": [{"role": "user", "content": "\\ud800"}]}'])
+def test_a_line_that_json_or_utf8_cannot_hold_is_bad_data(target, tmp_path, capsys, line):
+    data = tmp_path / "d.jsonl"
+    data.write_text(line)
+    assert main(["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]) == 2
+    assert capsys.readouterr().err.startswith("error[data-malformed]: line 1 of d.jsonl")
+
+
+def test_odd_answers_are_left_out_and_counted(target, data, tmp_path, capsys):
+    odd = {"role": "assistant", "content": [1], "reasoning_content": "x"}
+    record = json.dumps({"messages": [{"role": "user", "content": "Hi"}, odd]})
+    data.write_text(f"{data.read_text()}{record}\n")
+    assert main(["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]) == 0
+    assert "1 × an assistant turn whose content is no text" in capsys.readouterr().out

@@ -59,3 +59,14 @@ def test_a_line_without_a_prompt_is_refused_since_it_would_exclude_nothing(tmp_p
     path.write_text('{"answer": "21"}\n')
     with pytest.raises(DataMalformed, match="holds no prompt"):
         Exclusion.read([path], byte_tokenizer())
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 200_000, '{"prompt_ids": ["x"]}', '{"prompt_ids": [-1]}', '{"prompt_ids": 1e99}']
+)
+def test_a_line_that_holds_no_prompt_is_named(tmp_path: Path, line: str):
+    path = tmp_path / "bench.jsonl"
+    path.write_text(f"{json.dumps({'prompt': PROMPT})}\n{line}\n")
+    with pytest.raises(DataMalformed) as caught:
+        Exclusion.read([path], byte_tokenizer())
+    assert caught.value.where == f"{path}:2"

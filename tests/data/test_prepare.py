@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from byte_tokenizer import CHATML, THINKING, save_target_with
+from eyas.contract.json_file import JsonInvalid
 from eyas.data.prepare import ConfigInvalid, MaskUseless, PrepareConfig, prepare
 from eyas.data.row_store import Rows
-from eyas.data.target_text import TemplateMissing, load_target_text
+from eyas.data.target_text import TemplateMissing, TokenizerUnloadable, load_target_text
 from eyas.records.atomic import OutputExists
 from eyas.talk import Silent
 
@@ -129,9 +130,42 @@ def test_an_error_in_the_middle_leaves_no_rows(target: Path, tmp_path: Path):
 
 
 def test_a_mask_of_nothing_is_refused(target: Path, tmp_path: Path):
-    with pytest.raises(MaskUseless, match="0 of 0 tokens") as caught:
+    with pytest.raises(MaskUseless, match="no conversation of the data gives a row") as caught:
         run(target, write(tmp_path / "d.jsonl", record("only a question")), tmp_path / "rows")
-    assert "1 no assistant turn" in caught.value.where
+    assert caught.value.why == "every record was left out: 1 × no assistant turn"
+    assert caught.value.where == str(tmp_path / "d.jsonl")
+
+
+def test_an_empty_file_is_said_to_be_empty(target: Path, tmp_path: Path):
+    with pytest.raises(MaskUseless) as caught:
+        run(target, write(tmp_path / "d.jsonl"), tmp_path / "rows")
+    assert caught.value.why == "the files hold no records"
+
+
+@pytest.mark.parametrize("damage", ["gone", "broken"])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, damage: str):
+    bare = save_target_with(tmp_path / "bare")
+    for path in bare.glob("*token*"):
+        path.unlink()
+    if damage == "broken":
+        (bare / "tokenizer.json").write_text("{}")
+    with pytest.raises(TokenizerUnloadable, match="cannot load a tokenizer from"):
+        load_target_text(bare, {})
+
+
+def test_a_broken_generation_config_is_named_and_odd_end_tokens_are_passed_over(tmp_path: Path):
+    folder = save_target_with(tmp_path / "target")
+    (folder / "generation_config.json").write_text('{"eos_token_id": ["x", null, -1, 999999, true]}')
+    load_target_text(folder, {})
+    (folder / "generation_config.json").write_text("{")
+    with pytest.raises(JsonInvalid):
+        load_target_text(folder, {})
+
+
+@pytest.mark.parametrize("options", ["[" * 200_000, "[1]", "x"])
+def test_template_options_that_are_no_object_are_refused(options: str):
+    with pytest.raises(ConfigInvalid, match="is no JSON object"):
+        PrepareConfig(template_options=options)
 
 
 def test_a_mask_of_everything_is_refused(tmp_path: Path):

@@ -35,6 +35,8 @@ def test_a_record_may_say_that_its_answer_was_cut_off(tmp_path: Path):
     [
         ('{"messages": [', "JSONDecodeError"),
         ("[1, 2]", "the line holds a JSON list, not an object"),
+        pytest.param("[" * 200_000, "RecursionError", id="deep"),
+        ('{"messages": [{"role": "user", "content": "\\ud800"}]}', "surrogates not allowed"),
         ('{"text": "x"}', "there is no list `messages` or `conversations` of objects (keys: text)"),
         ('{"messages": ["x"]}', "there is no list `messages` or `conversations` of objects (keys: messages)"),
     ],
@@ -48,6 +50,19 @@ def test_a_malformed_line_is_an_error_with_file_and_line_not_a_silent_skip(tmp_p
 
     assert caught.value.where == f"{path}:2"
     assert why in caught.value.why
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path: Path):
+    path = tmp_path / "d.jsonl"
+    path.write_text(LINE, encoding="utf-8-sig")
+    assert [c.messages for c in read_conversations([path])] == [RECORD["messages"]]
+
+
+def test_a_whole_surrogate_pair_is_text(tmp_path: Path):
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps({"messages": [{"role": "user", "content": "😀"}]}))
+    assert "\\ud83d" in path.read_text()
+    assert [c.messages[0]["content"] for c in read_conversations([path])] == ["😀"]
 
 
 def test_broken_utf8_and_truncated_archives_are_malformed_data(tmp_path: Path):

@@ -21,6 +21,12 @@ def test_a_tokenizer_that_loses_text_at_the_seams_is_refused():
     assert caught.value.where == "data file 1, record 9"
 
 
+def test_half_of_a_surrogate_pair_is_refused():
+    with pytest.raises(TokensNotText, match="half of a surrogate pair") as caught:
+        tokenise([Segment("a\ud800", True)], byte_tokenizer(), "data file 1, record 9")
+    assert caught.value.where == "data file 1, record 9"
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.text(max_size=12), st.booleans()), min_size=1, max_size=6))
 def test_supervised_ids_decode_to_the_supervised_text_for_any_text(parts):

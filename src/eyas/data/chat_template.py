@@ -83,7 +83,7 @@ class ChatTemplate:
                 add_generation_prompt=for_generation,
                 **self._options,
             )
-        except (TemplateError, TypeError, KeyError, ValueError) as error:
+        except (TemplateError, TypeError, LookupError, AttributeError, ValueError, RecursionError) as error:
             raise TemplateFailed(
                 "the chat template cannot render a conversation",
                 _where(conversation),

@@ -42,6 +42,10 @@ def why_unusable(conversation: Conversation) -> str | None:
     for before, message in pairwise(messages):
         if before["role"] == message["role"] and message["role"] != "tool":
             return "two turns of one role in a row"
+    if any(
+        not isinstance(message.get("content"), str | None) for message in messages if message["role"] == "assistant"
+    ):
+        return "an assistant turn whose content is no text"
     if any(_is_empty(message) for message in messages if message["role"] == "assistant"):
         return "an empty assistant turn"
     return None

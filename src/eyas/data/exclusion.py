@@ -1,14 +1,13 @@
 """Prompts that must not be learned: benchmark prompts, found again by runs of words wherever they stand in a turn."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from eyas.data.chat_template import Tokenizer
 from eyas.data.conversation import Conversation
-from eyas.data.read_conversations import DataMalformed
-from eyas.data.record_forms import FormUnknown, conversation_of
+from eyas.data.read_conversations import DataMalformed, json_records
+from eyas.data.record_forms import conversation_of
 
 # Long enough that two people do not write it by chance, short enough that an edited copy is still found.
 NUM_WORDS = 8
@@ -61,20 +60,17 @@ def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _prompts(path: Path, tokenizer: Tokenizer) -> Iterator[str]:
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.strip():
-                continue
-            try:
-                record = json.loads(line)
-                yield from _prompts_of(record, tokenizer)
-            except (ValueError, FormUnknown) as error:
-                raise DataMalformed(
-                    f"line {number} of {path.name} holds no prompt",
-                    f"{path}:{number}",
-                    str(error),
-                    f"give `messages`, `prompt_ids` or one of {', '.join(_FIELDS)} on each line",
-                ) from error
+    for number, record in json_records(path):
+        try:
+            prompts = _prompts_of(record, tokenizer)
+        except (ValueError, TypeError, OverflowError) as error:  # the last two: `prompt_ids` that are no token ids
+            raise DataMalformed(
+                f"line {number} of {path.name} holds no prompt",
+                f"{path}:{number}",
+                str(error),
+                f"give `messages`, `prompt_ids` or one of {', '.join(_FIELDS)} on each line",
+            ) from error
+        yield from prompts
 
 
 def _prompts_of(record: Any, tokenizer: Tokenizer) -> list[str]:

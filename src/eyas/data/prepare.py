@@ -55,7 +55,7 @@ class PrepareConfig:
             problems.append(f"max_length = {self.max_length}, wanted 16 or more")
         try:
             is_object = isinstance(json.loads(self.template_options), dict)
-        except ValueError:
+        except (ValueError, RecursionError):
             is_object = False
         if not is_object:
             problems.append(f"template_options = {self.template_options!r} is no JSON object")
@@ -103,7 +103,7 @@ def prepare(
     Raises:
         DataMissing, DataMalformed: a file is absent, or a line is no conversation.
         TemplateUnstable, TemplateRewritesAnswer, TemplateFailed, TokensNotText: no exact mask for a record.
-        MaskUseless: no token is supervised, or every token is.
+        MaskUseless: there is no row, no token is supervised, or every token is.
         OutputExists: `out` holds something else.
     """
     data, exclude = list_files(data), list_files(exclude)
@@ -126,7 +126,7 @@ def prepare(
             for row in _rows(conversation, text, config, dropped, seen):
                 writer.add(row, conversation.source, conversation.line)
                 example = example or tuple(pieces(row, text))
-    _require_useful(writer, dropped)
+    _require_useful(writer, dropped, data)
     sources = tuple(Source(name=path.name, fingerprint=prints[i], num_records=counts[i]) for i, path in enumerate(data))
     manifest = _manifest(writer, text, config, whole, sources, dropped)
     if not dry_run:
@@ -191,13 +191,20 @@ def _already(out: Path, whole: str) -> Prepared:
     raise OutputExists(f"{out} is there already", str(out), why, "choose another folder, or give --replace")
 
 
-def _require_useful(writer: RowWriter, dropped: Mapping[str, int]) -> None:
+def _require_useful(writer: RowWriter, dropped: Mapping[str, int], data: Sequence[Path]) -> None:
     if 0 < writer.num_supervised < writer.num_tokens:
         return
-    left_out = ", ".join(f"{count} {reason}" for reason, count in dropped.items()) or "none"
+    left_out = ", ".join(f"{count} × {reason}" for reason, count in dropped.items())
+    if not writer.num_rows:
+        raise MaskUseless(
+            "no conversation of the data gives a row to learn from",
+            ", ".join(str(path) for path in data),
+            f"every record was left out: {left_out}" if left_out else "the files hold no records",
+            "look at the data: conversations need user turns and non-empty assistant turns, within --max-length",
+        )
     raise MaskUseless(
         f"{writer.num_supervised} of {writer.num_tokens} tokens are supervised",
-        f"{writer.num_rows} rows; records left out: {left_out}",
+        f"{writer.num_rows} rows; records left out: {left_out or 'none'}",
         "a draft learns only from tokens that the target wrote, and a mask over all tokens teaches it the prompts",
         "look at the data: conversations need user turns and non-empty assistant turns",
     )

@@ -37,7 +37,7 @@ def read_conversations(paths: Sequence[Path]) -> Iterator[Conversation]:
         EnvironmentMissing: a parquet or arrow file, and no pyarrow to read it.
     """
     for source, path in enumerate(paths):
-        records = _table_records(path) if path.suffix in _TABLES else _json_records(path)
+        records = _table_records(path) if path.suffix in _TABLES else json_records(path)
         for line, record in records:
             try:
                 yield conversation_of(record, source, line)
@@ -71,17 +71,30 @@ def _is_data(path: Path) -> bool:
     return not path.name.startswith(".") and name.endswith((".jsonl", *_TABLES)) and not name.startswith("cache-")
 
 
-def _json_records(path: Path) -> Iterator[tuple[int, Any]]:
-    with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8")) as file:
+def json_records(path: Path) -> Iterator[tuple[int, Any]]:
+    """Line number and record of each line of a JSONL file (also .gz, .xz) that is not blank.
+
+    Raises:
+        DataMalformed: no JSON, no UTF-8, JSON nested too deep, half of a surrogate pair, a damaged archive.
+    """
+    with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig")) as file:
         number = 0
         try:
             for number, text in enumerate(file, start=1):
                 if text.strip():
-                    yield number, json.loads(text)
-        except (ValueError, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
+                    yield number, _json_of(text)
+        except (ValueError, RecursionError, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
             # A UnicodeDecodeError comes before its line is counted.
-            line = number if isinstance(error, json.JSONDecodeError) else number + 1
+            is_counted = isinstance(error, json.JSONDecodeError | UnicodeEncodeError | RecursionError)
+            line = number if is_counted else number + 1
             raise _malformed(path, line, f"{type(error).__name__}: {error}") from error
+
+
+def _json_of(text: str) -> Any:
+    record = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(record, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+    return record
 
 
 def _table_records(path: Path) -> Iterator[tuple[int, Any]]:
@@ -97,7 +110,7 @@ def _table_records(path: Path) -> Iterator[tuple[int, Any]]:
             for record in batch.to_pylist():
                 number += 1
                 yield number, _without_nulls(record)
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, ValueError, RecursionError) as error:
         raise _malformed(path, number + 1, f"{type(error).__name__}: {error}") from error
 
 

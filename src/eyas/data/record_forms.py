@@ -63,6 +63,6 @@ def _tools(tools: Any) -> Any:
     if isinstance(tools, str):
         try:
             tools = json.loads(tools)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise FormUnknown("`tools` is a string that is no JSON") from None
     return tools or None

@@ -1,11 +1,11 @@
 """What the data stage needs of a target's folder: its tokenizer, chat template and closing tokens. No weights."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eyas.contract.json_file import read_json_object
 from eyas.contract.target_spec import read_target
 from eyas.data.chat_template import ChatTemplate, Tokenizer
 from eyas.errors import EyasError
@@ -15,6 +15,12 @@ class TemplateMissing(EyasError):
     """The target has no chat template."""
 
     code = "template-missing"
+
+
+class TokenizerUnloadable(EyasError):
+    """The target's folder holds no tokenizer that `transformers` can load."""
+
+    code = "tokenizer-unloadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +41,12 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
     """The tokenizer and chat template of a Hugging Face folder.
 
     Raises:
-        TemplateMissing: the folder has none.
+        TokenizerUnloadable: the folder has no tokenizer, or a broken one.
+        TemplateMissing: the folder has no chat template.
+        What `contract.target_spec.read_target` raises.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    spec = read_target(folder)
+    tokenizer = _tokenizer(folder)
     if not tokenizer.chat_template:
         raise TemplateMissing(
             "the target has no chat template",
@@ -47,7 +54,6 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
             "without it nobody knows how a conversation becomes the text that the target reads",
             "put chat_template.jinja beside its tokenizer.json",
         )
-    spec = read_target(folder)
     closing = [*tokenizer.all_special_tokens, *_end_tokens(folder, tokenizer)]
     return TargetText(
         tokenizer=tokenizer,
@@ -57,10 +63,24 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
     )
 
 
+def _tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # files from outside meet a library of others: any kind comes
+        raise TokenizerUnloadable(
+            f"cannot load a tokenizer from {folder}",
+            str(folder),
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            "put the target's tokenizer.json and tokenizer_config.json beside its config.json",
+        ) from error
+
+
 def _end_tokens(folder: Path, tokenizer: Any) -> list[str]:
     """The tokens at which generation stops, and all others that are marked special (some close a turn only)."""
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     path = folder / "generation_config.json"
-    ids = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-    listed = ids if isinstance(ids, list) else [] if ids is None else [ids]
+    ids = read_json_object(path).get("eos_token_id") if path.exists() else None
+    listed = [i for i in (ids if isinstance(ids, list) else [ids]) if type(i) is int and 0 <= i < len(tokenizer)]
     return [*special, *(tokenizer.convert_ids_to_tokens(i) for i in listed)]

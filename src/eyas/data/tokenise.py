@@ -44,11 +44,13 @@ def tokenise(segments: Sequence[Segment], tokenizer: Tokenizer, where: str) -> T
         where: the record, for the message.
 
     Raises:
-        TokensNotText: decoding gives another text: the tokenizer adds or eats characters at the seams.
+        TokensNotText: decoding gives another text: the tokenizer adds or eats characters at the seams; or the text
+            holds half of a surrogate pair.
     """
+    text = "".join(segment.text for segment in segments)
+    _require_text(text, where)
     encoded = tokenizer([segment.text for segment in segments], add_special_tokens=False)["input_ids"]
     ids = [token for part in encoded for token in part]
-    text = "".join(segment.text for segment in segments)
     decoded = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     if decoded != text:
         same = next((i for i, (a, b) in enumerate(zip(decoded, text, strict=False)) if a != b), 0)
@@ -60,3 +62,15 @@ def tokenise(segments: Sequence[Segment], tokenizer: Tokenizer, where: str) -> T
         )
     flags = [segment.is_supervised for segment, part in zip(segments, encoded, strict=True) for _ in part]
     return TokenRow(tuple(ids), tuple(flags))
+
+
+def _require_text(text: str, where: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokensNotText(
+            "half of a surrogate pair is no text, and no token stands for it",
+            where,
+            str(error),
+            "remove the record, or write the character whole",
+        ) from error
