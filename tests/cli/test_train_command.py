@@ -52,6 +52,12 @@ def test_init_only_says_that_the_draft_is_untrained(arguments, tmp_path: Path, c
     ("extra", "code"),
     [
         (["--lr", "-1"], "train-config-invalid"),
+        (["--lr", "inf"], "train-config-invalid"),
+        (["--seed", "99999999999999999999999"], "train-config-invalid"),
+        (["--threads", "0"], "train-config-invalid"),
+        (["--threads", "100000"], "train-config-invalid"),
+        (["--aux-boundaries", "2", "4"], "train-config-invalid"),
+        (["--ttt-steps", "1.5"], "usage"),
         (["--draft-vocab-size", "32", "--draft-vocab-size", "64"], "usage"),
         (["--los", "kl"], "usage"),
     ],
@@ -59,6 +65,13 @@ def test_init_only_says_that_the_draft_is_untrained(arguments, tmp_path: Path, c
 def test_wrong_options_are_usage_errors(arguments, tmp_path: Path, capsys, extra, code):
     assert main([*arguments, "--out", str(tmp_path / "draft"), *extra]) == 2
     assert capsys.readouterr().err.split("]")[0].endswith(f"error[{code}")
+
+
+def test_the_three_boundaries_stand_behind_one_option_as_its_error_writes_them(arguments, tmp_path: Path, capsys):
+    assert main([*arguments, "--out", str(tmp_path / "d"), "--dry-run", "--aux-boundaries", "2", "4", "500"]) == 2
+    said = capsys.readouterr().err
+    assert "error[aux-boundary-beyond-target]" in said
+    assert "--aux-boundaries 2 4 500" in said
 
 
 def test_a_folder_that_holds_no_rows_is_named(arguments, tmp_path: Path, capsys):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.train.batches import plan_batches
-from eyas.train.config import TrainConfig
+from eyas.train.config import TrainConfig, TrainConfigInvalid
 
 LENGTHS = [5, 9, 3, 7, 7, 2, 8, 4]
 
@@ -46,3 +46,16 @@ def test_longer_runs_begin_like_shorter_ones():
     short, long = (plan_batches(LENGTHS, TrainConfig(steps=n), 16) for n in (4, 9))
     assert long[:4] == short
     assert max(Counter(row for batch in long for row in batch.rows).values()) <= 3
+
+
+@pytest.mark.parametrize("config", [TrainConfig(epochs=10**12), TrainConfig(tokens=10**15)])
+def test_a_run_without_end_is_refused_before_it_fills_the_memory(config):
+    with pytest.raises(TrainConfigInvalid, match="longer than can be planned"):
+        plan_batches(LENGTHS, config, 16)
+
+
+def test_steps_are_counted_while_they_are_laid_out(monkeypatch):
+    monkeypatch.setattr("eyas.train.batches.MAX_STEPS", 10)
+    assert len(plan_batches(LENGTHS[:5], TrainConfig(epochs=2), 1)) == 10
+    with pytest.raises(TrainConfigInvalid, match="longer than can be planned"):
+        plan_batches(LENGTHS[:5], TrainConfig(epochs=3), 1)

@@ -1,6 +1,8 @@
+from math import inf, nan
+
 import pytest
 
-from eyas.train.config import TrainConfig, TrainConfigInvalid, resolve
+from eyas.train.config import TrainConfig, TrainConfigInvalid, require_threads, resolve
 
 
 def test_all_problems_are_told_at_once():
@@ -24,3 +26,42 @@ def test_what_was_left_open_is_chosen_and_told():
 def test_what_was_given_is_kept():
     resolved = resolve(TrainConfig(lr=0.1, batch_tokens=7), hidden_size=8, num_tokens=10, longest=5)
     assert (resolved.lr, resolved.batch_tokens, resolved.notes) == (0.1, 7, ())
+
+
+@pytest.mark.parametrize("value", [inf, -inf, nan])
+@pytest.mark.parametrize(
+    "name", ["lr", "step_decay", "warmup_share", "final_lr_share", "weight_decay", "grad_clip", "checkpoint_every_s"]
+)
+def test_what_is_no_finite_number_is_refused(name, value):
+    with pytest.raises(TrainConfigInvalid) as caught:
+        TrainConfig(**{name: value})
+    assert caught.value.why.startswith(f"{name}: ")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"seed": 99999999999999999999999}, "seed: 0 … 4294967295"),
+        ({"seed": -1}, "seed: 0 … 4294967295"),
+        ({"steps": 999_999_999_999}, "steps: 1000000 or fewer"),
+        ({"aux_boundaries": (2, 4)}, "aux_boundaries: 3 wanted, 2 given"),
+        ({"aux_boundaries": ()}, "aux_boundaries: 3 wanted, 0 given"),
+        ({"aux_boundaries": (4, 2, 5)}, "aux_boundaries: increasing, 1 or more"),
+        ({"aux_boundaries": (0, 2, 5)}, "aux_boundaries: increasing, 1 or more"),
+    ],
+)
+def test_what_is_out_of_range_is_told_alone(options, why):
+    with pytest.raises(TrainConfigInvalid) as caught:
+        TrainConfig(**options)
+    assert caught.value.why == why
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1025, 100_000])
+def test_a_number_of_threads_that_no_machine_has_is_refused(threads):
+    with pytest.raises(TrainConfigInvalid, match="threads"):
+        require_threads(threads)
+
+
+@pytest.mark.parametrize("threads", [None, 1, 1024])
+def test_other_numbers_of_threads_are_taken(threads):
+    require_threads(threads)

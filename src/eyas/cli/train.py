@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.train.config import TrainConfig
+from eyas.train.config import TrainConfig, require_threads
 
 _DEFAULT = TrainConfig()
 
@@ -52,7 +52,7 @@ def train(
     dtype
         In which the target computes; auto is bfloat16 on a GPU, float32 on a CPU. Draft weights are float32.
     threads
-        CPU threads; by default torch's own choice.
+        CPU threads, 1 … 1024; by default torch's own choice.
     restart
         Throw away an unfinished run kept beside OUT.
     dry_run
@@ -61,6 +61,7 @@ def train(
         File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
     """
     assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
+    require_threads(threads)
     from eyas.train.train import TrainRequest, look_at_answers, plan_train
     from eyas.train.train import train as train_draft
 

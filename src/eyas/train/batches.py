@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eyas.train.config import TrainConfig
+from eyas.train.config import MAX_STEPS, TrainConfig, TrainConfigInvalid
+
+# Rows of all steps together, a row counted each time it is seen: about 2 GB of plan.
+_MAX_ROWS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +31,13 @@ def plan_batches(lengths: Sequence[int], config: TrainConfig, batch_tokens: int)
         lengths: tokens of each row.
         config: `steps`, `tokens` or `epochs` says where the plan ends.
         batch_tokens: largest rows x longest row of a batch.
+
+    Raises:
+        TrainConfigInvalid: more steps, or more rows in them, than a plan holds.
     """
     plan: list[Batch] = []
     num_planned = epoch = 0
+    _require_plannable(0, _passes(lengths, config), lengths)
     while not _is_enough(plan, num_planned, epoch, config):
         for batch in _one_pass(lengths, _order(len(lengths), config.seed, epoch), batch_tokens):
             if _is_enough(plan, num_planned, epoch, config):
@@ -38,7 +45,26 @@ def plan_batches(lengths: Sequence[int], config: TrainConfig, batch_tokens: int)
             plan.append(batch)
             num_planned += batch.num_tokens
         epoch += 1
+        _require_plannable(len(plan), epoch, lengths)
     return plan
+
+
+def _passes(lengths: Sequence[int], config: TrainConfig) -> int:
+    """Passes over the rows, as far as they are known before they are laid out."""
+    if config.steps is not None:
+        return 0
+    return config.epochs if config.tokens is None else config.tokens // max(1, sum(lengths))
+
+
+def _require_plannable(num_steps: int, passes: int, lengths: Sequence[int]) -> None:
+    if num_steps <= MAX_STEPS and passes * len(lengths) <= _MAX_ROWS:
+        return
+    raise TrainConfigInvalid(
+        "the run is longer than can be planned",
+        f"{passes} passes over {len(lengths)} rows",
+        f"a run has at most {MAX_STEPS} steps and sees at most {_MAX_ROWS} rows, repeats counted",
+        "give fewer --steps, --tokens or --epochs, or more --batch-tokens; go on from the draft with --init-from",
+    )
 
 
 def _is_enough(plan: Sequence[Batch], num_planned: int, epoch: int, config: TrainConfig) -> bool:

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from math import inf
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from eyas.errors import EyasError
 
@@ -11,6 +14,10 @@ LossName = Literal["kl", "ce", "tv", "lk"]
 # At the width of SmolLM2-135M; a wider draft takes proportionally smaller steps.
 _LR_AT_WIDTH = (1e-3, 576)
 _UPDATES_WANTED = 64
+MAX_STEPS = 1_000_000  # every step of a run is laid out in memory before the first
+_MAX_SEED = 2**32 - 1  # `batches` and torch make a 64-bit number of it
+_MAX_THREADS = 1024
+_NUM_BOUNDARIES = 3
 
 
 class TrainConfigInvalid(EyasError):
@@ -24,7 +31,7 @@ class TrainConfig:
     """How a draft is trained."""
 
     steps: int | None = None
-    """Optimiser steps; excludes --tokens and --epochs."""
+    """Optimiser steps, 1 … 1000000; excludes --tokens and --epochs."""
     tokens: int | None = None
     """Training tokens, prompts included, over as many passes as needed; excludes --steps and --epochs."""
     epochs: int = 1
@@ -54,7 +61,7 @@ class TrainConfig:
     """Largest norm of all gradients together."""
     draft_vocab_size: int = 8192
     """Tokens that the draft can say, the most frequent supervised ones; 0 = the target's whole vocabulary."""
-    aux_boundaries: tuple[int, ...] | None = None
+    aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")] = None
     """Decoder layers applied before each tapped state, low to high, three of them; by default 2, N/2, N-3 as in SGLang
     and vLLM."""
     freeze_head: bool = False
@@ -62,7 +69,7 @@ class TrainConfig:
     checkpoint_every_s: float = 300.0
     """Seconds between checkpoints of the unfinished run (OUT.resume); 0 = none."""
     seed: int = 0
-    """Seed of initial weights and of the order of rows."""
+    """Seed of initial weights and of the order of rows, 0 … 4294967295."""
 
     def __post_init__(self) -> None:
         problems = _problems(self)
@@ -85,6 +92,17 @@ class Resolved:
     batch_tokens: int
     lr: float
     notes: tuple[str, ...]
+
+
+def require_threads(threads: int | None) -> None:
+    """Raise `TrainConfigInvalid` for a number of CPU threads that no machine has; None is torch's own choice."""
+    if threads is not None and not 1 <= threads <= _MAX_THREADS:
+        raise TrainConfigInvalid(
+            "the number of threads is out of range",
+            f"--threads {threads}",
+            f"wanted 1 … {_MAX_THREADS}",
+            "leave it out, or give at most the number of cores",
+        )
 
 
 def resolve(config: TrainConfig, *, hidden_size: int, num_tokens: int, longest: int) -> Resolved:
@@ -115,24 +133,35 @@ def _problems(config: TrainConfig) -> list[str]:
         (config.steps is None or config.tokens is None, "--steps and --tokens exclude each other"),
         (config.epochs == 1 or (config.steps is None and config.tokens is None), "--epochs excludes the other two"),
         (all(n is None or n >= 1 for n in (config.steps, config.tokens)), "steps and tokens: 1 or more"),
+        (config.steps is None or config.steps <= MAX_STEPS, f"steps: {MAX_STEPS} or fewer"),
         (config.epochs >= 1, "epochs: 1 or more"),
         (config.batch_tokens is None or config.batch_tokens >= 1, "batch_tokens: 1 or more"),
         (config.micro_batch_tokens >= 1, "micro_batch_tokens: 1 or more"),
         (1 <= config.ttt_steps <= 16, "ttt_steps: 1 … 16"),
         (0.0 < config.step_decay <= 1.0, "step_decay: in (0, 1]"),
-        (config.lr is None or config.lr > 0.0, "lr: above 0"),
+        (config.lr is None or 0.0 < config.lr < inf, "lr: above 0, finite"),
         (0.0 <= config.warmup_share <= 1.0, "warmup_share: 0 … 1"),
         (0.0 <= config.final_lr_share <= 1.0, "final_lr_share: 0 … 1"),
-        (config.weight_decay >= 0.0, "weight_decay: 0 or more"),
-        (config.grad_clip > 0.0, "grad_clip: above 0"),
+        (0.0 <= config.weight_decay < inf, "weight_decay: 0 or more, finite"),
+        (0.0 < config.grad_clip < inf, "grad_clip: above 0, finite"),
+        (_is_of_three(config.aux_boundaries), f"aux_boundaries: {_NUM_BOUNDARIES} wanted, {_given(config)} given"),
         (_is_increasing(config.aux_boundaries), "aux_boundaries: increasing, 1 or more"),
-        (config.checkpoint_every_s >= 0.0, "checkpoint_every_s: 0 or more"),
+        (0.0 <= config.checkpoint_every_s < inf, "checkpoint_every_s: 0 or more, finite"),
+        (0 <= config.seed <= _MAX_SEED, f"seed: 0 … {_MAX_SEED}"),
         (config.draft_vocab_size == 0 or config.draft_vocab_size >= 8, "draft_vocab_size: 0, or 8 or more"),
     ]
     return [text for is_fine, text in wanted if not is_fine]
 
 
+def _given(config: TrainConfig) -> int:
+    return len(config.aux_boundaries or ())
+
+
+def _is_of_three(boundaries: tuple[int, ...] | None) -> bool:
+    return boundaries is None or len(boundaries) == _NUM_BOUNDARIES
+
+
 def _is_increasing(boundaries: tuple[int, ...] | None) -> bool:
     if boundaries is None:
         return True
-    return bool(boundaries) and boundaries[0] >= 1 and all(a < b for a, b in pairwise(boundaries))
+    return all(n >= 1 for n in boundaries) and all(a < b for a, b in pairwise(boundaries))
