@@ -1,7 +1,16 @@
 """What a person sees of a benchmark."""
 
+import json
+from pathlib import Path
+
+import pytest
+
+from eyas.bench.workload import stop_ids_of
+from eyas.cli.app import main
 from eyas.cli.bench import render
+from eyas.contract.json_file import JsonInvalid
 from eyas.records.bench_record import ArmFigures, BenchRecord, Ceiling, Comparison, Spread
+from eyas.records.eval_rows import EvalRowMalformed, read_eval_rows
 
 
 def test_a_record_is_two_tables_the_parts_and_the_verdict():
@@ -56,3 +65,31 @@ def test_a_record_is_two_tables_the_parts_and_the_verdict():
         "K = 3. chat: speculation is faster.",
         "note: something unusual",
     ]
+
+
+def test_the_help_of_data_and_its_reader_agree(tmp_path: Path, capsys):
+    assert main(["bench", "--help"]) == 0
+    assert "prompt_ids beside response_ids" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"prompt_ids": [1], "response_ids": [2]}')
+    assert len(read_eval_rows([path])) == 1
+    path.write_text('{"prompt_ids": [1]}')
+    with pytest.raises(EvalRowMalformed, match="`response_ids` is no list"):
+        read_eval_rows([path])
+
+
+def test_an_output_that_cannot_be_written_is_told_before_the_work(tmp_path: Path, capsys):
+    assert main(["bench", "--target", "t", "--draft", "d", "--out", str(tmp_path)]) == 3
+    assert f"cannot write {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("stated", "ids"), [(7, {7}), ([7, 8], {7, 8}), (["x", 7], {7}), ("x", set()), (None, set())])
+def test_stop_ids_are_the_numbers_that_the_target_states(tmp_path: Path, stated, ids):
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": stated}))
+    assert stop_ids_of(tmp_path) == ids
+
+
+def test_a_broken_generation_config_is_named(tmp_path: Path):
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(JsonInvalid):
+        stop_ids_of(tmp_path)

@@ -1,12 +1,12 @@
 """The prompts of a benchmark, as token ids: recorded rows, or messages under the target's chat template."""
 
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from eyas.bench.arm import BenchPrompt
+from eyas.contract.json_file import read_json_object
 from eyas.records.eval_rows import EvalPrompt, EvalRow
 
 
@@ -61,7 +61,8 @@ def stop_ids_of(folder: Path) -> frozenset[int]:
     """End-of-text ids from generation_config.json, else from config.json; empty when neither names one."""
     for name in ("generation_config.json", "config.json"):
         path = folder / name
-        stated = json.loads(path.read_text()).get("eos_token_id") if path.exists() else None
-        if stated is not None:
-            return frozenset([stated] if isinstance(stated, int) else stated)
+        stated = read_json_object(path).get("eos_token_id") if path.exists() else None
+        ids = [i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int]
+        if ids:
+            return frozenset(ids)
     return frozenset()

@@ -12,7 +12,7 @@ from eyas.bench.bench_config import BenchConfig
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.records.atomic import write_text
+from eyas.records.atomic import require_ordinary, write_text
 
 _DEFAULT = BenchConfig()
 
@@ -40,13 +40,16 @@ def bench(
     engine
         Which engine runs the arms: `eyas` is our own, in this process.
     data
-        JSONL files with `prompt_ids`, `messages` or `turns`. Default: the 16 prompts that ship with eyas.
+        JSONL files as `eyas eval` reads them: `prompt_ids` beside `response_ids` (of which only the prompts are used),
+        `messages`, or `turns`. Default: the 16 prompts that ship with eyas.
     out
         Also write the JSON object to this file.
     """
     from eyas.bench.bench_engine import bench_engine
 
     assert engine == "eyas", "the only engine in process"
+    if out is not None:
+        require_ordinary(out)
     talk = Terminal()
     folder = target_folder(target, talk)
     if data is None:
