@@ -77,8 +77,9 @@ def _refuse_fractions(app: cyclopts.App, commands: tuple[str, ...], arguments: c
 
 
 def _is_whole(hint: Any) -> bool:
-    """`int`, alone, optional or as items; not where a float would do."""
-    return hint is int or (hint is not float and bool(get_args(hint)) and any(map(_is_whole, get_args(hint))))
+    """`int`, alone, optional or as items; not where something else would do too."""
+    parts = [part for part in get_args(hint) if part not in (type(None), ...)]
+    return hint is int or (bool(parts) and all(map(_is_whole, parts)))
 
 
 def main(arguments: Sequence[str]) -> int:
