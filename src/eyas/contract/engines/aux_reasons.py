@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from eyas.contract.convert_command import convert_command
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.engines.aux_capture import AuxCapture
 from eyas.contract.engines.seen_config import SeenConfig
@@ -135,5 +136,5 @@ def _severity(engine: EngineVersion, trained: Sequence[int], tapped: Sequence[in
 def _do(engine: EngineVersion, runner: Runner | None, trained: Sequence[int], where: str) -> str:
     if engine.engine == "vllm":
         fix = f"write the boundaries {sorted(trained)} as top-level eagle_aux_hidden_state_layer_ids"
-        return fix + (", which both runners read" if runner else "") + f"; eyas convert {where} --to vllm OUT does it"
-    return f"eyas convert {where} --to sglang OUT writes ids that SGLang reads as {list(trained)}"
+        return fix + (", which both runners read" if runner else "") + f"; {convert_command(where, 'vllm')} does it"
+    return f"{convert_command(where, 'sglang')} writes ids that SGLang reads as {list(trained)}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from eyas.contract.checkpoint import IntMap
+from eyas.contract.convert_command import convert_command
 from eyas.contract.engines.load_rules import LoadRules
 from eyas.contract.engines.load_tensors import Loaded
 from eyas.contract.engines.seen_config import SeenConfig
@@ -79,9 +80,7 @@ def _unfilled(rules: LoadRules, lost: Sequence[ParameterEntry], loaded: Loaded, 
     held = ", ".join(sorted({f"{p.state}" for p in lost}))
     dropped = [e.name for e in loaded.entries if e.fate == "dropped"]
     renamed = any(n.startswith(("layers.0.", "model.layers.0.")) for n in dropped) and "midlayer" in rules.layer_module
-    do = (
-        f"eyas convert {where} --to {rules.engine} OUT" if renamed or dropped else "export the draft with these tensors"
-    )
+    do = convert_command(where, rules.engine) if renamed or dropped else "export the draft with these tensors"
     return _damage(
         "parameters-unfilled",
         "fatal" if is_fatal else "severe",
@@ -152,7 +151,7 @@ def tensor_reasons(rules: LoadRules, tensors: Sequence[TensorEntry], loaded: Loa
                 f"{len(others)} tensors of the draft are lost: {_short(others)}",
                 where,
                 f"{first.remark}; the draft was trained with them",
-                f"use an engine version that has them, or eyas convert {where} --to {rules.engine} OUT",
+                f"use an engine version that has them, or {convert_command(where, rules.engine)}",
                 others,
             )
         )

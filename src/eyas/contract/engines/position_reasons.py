@@ -1,5 +1,6 @@
 """Positions: which spelling of RoPE an engine reads, and whether it honours the draft's sliding window."""
 
+from eyas.contract.convert_command import convert_command
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.engines.load_rules import LoadRules
 from eyas.contract.engines.seen_config import SeenConfig
@@ -38,7 +39,7 @@ def _rope(engine: EngineVersion, config: SeenConfig, reading: DraftReading | Non
             what=f"rope_parameters alone (theta {rope.theta:g}) is not read by this version",
             where=f"{where}: config.json: rope_parameters",
             why="SGLang 0.5.9 runs on transformers 4.57: theta falls back to 10000 and the scaling is lost",
-            do=f"eyas convert {where} --to sglang OUT writes both spellings",
+            do=f"{convert_command(where, 'sglang')} writes both spellings",
             items=("rope_parameters",),
         )
     ]

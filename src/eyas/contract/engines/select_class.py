@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from eyas.contract.convert_command import convert_command
 from eyas.contract.engines import sglang, vllm
 from eyas.contract.engines.load_rules import LoadRules
 from eyas.contract.engines.seen_config import PARALLEL, SeenConfig
@@ -183,7 +184,7 @@ def _model_types() -> dict[str, frozenset[str]]:
 
 
 def _convert(where: str, dialect: str) -> str:
-    return f"eyas convert {where} --to {dialect} OUT"
+    return convert_command(where, dialect)
 
 
 def _refused(code: str, what: str, where: str, why: str, do: str) -> Selection:
