@@ -11,10 +11,11 @@ import torch
 from eyas import __version__
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.run_bench import BenchSettings, Subject, run_bench
-from eyas.bench.workload import TargetTokenizer, stop_ids_of, workload
+from eyas.bench.workload import TargetTokenizer, workload
 from eyas.contract.target_spec import read_target
 from eyas.engine.open_engine import OpenedEngine, open_engine
 from eyas.models.placement import Placement, place
+from eyas.models.stop_ids import stop_ids_of
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.bench_record import BenchRecord

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from eyas.bench.arm import BenchPrompt
-from eyas.contract.json_file import read_json_object
 from eyas.records.eval_rows import EvalPrompt, EvalRow
 
 
@@ -55,14 +54,3 @@ def workload(
             ids = row.prompt_ids if isinstance(row, EvalRow) else prompt_ids(row)
             prompts.append(BenchPrompt(id=row.id, set=row.set, prompt_ids=ids))
     return prompts
-
-
-def stop_ids_of(folder: Path) -> frozenset[int]:
-    """End-of-text ids from generation_config.json, else from config.json; empty when neither names one."""
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        stated = read_json_object(path).get("eos_token_id") if path.exists() else None
-        ids = [i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int]
-        if ids:
-            return frozenset(ids)
-    return frozenset()

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 from eyas.errors import EyasError
+from eyas.models.stop_ids import stop_ids_of
 from eyas.models.target import Target
 from eyas.records.eval_rows import EvalPrompt, EvalRow
 from eyas.talk import Talk
@@ -34,7 +35,7 @@ def answer_prompts(
         TokenizerUnusable: no tokenizer, or one without a chat template.
     """
     tokenizer = _tokenizer(folder)
-    stop_ids = stop_ids_of(target, folder)
+    stop_ids = stop_ids_of(folder) or _nested_stop_ids(target)
     rows = []
     with talk.progress("target answers", len(prompts), "prompts") as bar:
         for prompt in prompts:
@@ -62,13 +63,9 @@ def greedy_continuation(
     return response
 
 
-def stop_ids_of(target: Target, folder: Path) -> frozenset[int]:
-    """End-of-text ids from generation_config.json, else from the config."""
-    try:
-        stated = GenerationConfig.from_pretrained(folder, local_files_only=True).eos_token_id
-    except OSError:
-        stated = None
-    stated = getattr(target.text_config, "eos_token_id", None) if stated is None else stated
+def _nested_stop_ids(target: Target) -> frozenset[int]:
+    # A wrapper's config keeps them with its text model.
+    stated = getattr(target.text_config, "eos_token_id", None)
     return frozenset([stated] if isinstance(stated, int) else stated or [])
 
 
