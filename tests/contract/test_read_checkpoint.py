@@ -17,7 +17,7 @@ from eyas.contract.read_checkpoint import (
     TensorTwice,
     read_checkpoint,
 )
-from eyas.contract.weight_files import IndexInvalid, PathEscape
+from eyas.contract.weight_files import IndexInvalid, PathEscape, ShardMissing
 
 
 def shard(folder: Path, **changes: str) -> Path:
@@ -202,3 +202,20 @@ def test_tokenizer_and_template_have_fingerprints(tmp_path: Path):
     checkpoint = read_checkpoint(tmp_path)
     assert {"tokenizer.json", "chat_template"} <= set(checkpoint.hashes)
     assert checkpoint.extra["tokenizer_config.json"] == {"tokenizer_class": "T"}
+
+
+def test_one_shard_of_two_without_an_index_is_named_as_half(tmp_path: Path):
+    folder = write_folder(tmp_path / "half", {}, tensors(DraftBuild()))
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+
+    with pytest.raises(ShardMissing, match="no number 2"):
+        read_checkpoint(folder)
+
+
+def test_all_shards_without_an_index_are_read_together(tmp_path: Path):
+    folder = shard(tmp_path / "whole")
+    (folder / "model.safetensors.index.json").unlink()
+    for number in (1, 2):
+        (folder / f"model-{number}-of-2.safetensors").rename(folder / f"model-0000{number}-of-00002.safetensors")
+
+    assert set(read_checkpoint(folder).tensors) == set(tensors(DraftBuild()))

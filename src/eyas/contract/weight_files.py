@@ -4,7 +4,8 @@ An index file comes from a stranger: a name in it may be `../../.ssh/id_rsa`. So
 only inside the folder or into the Hugging Face cache's own `blobs`.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from eyas.errors import EyasError
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
+_SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 # *.bin files that trainers leave beside the weights
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin", "random_states_0.bin", "scaler.bin")
 
@@ -27,6 +29,12 @@ class PathEscape(EyasError):
     """A weight file that lies outside the checkpoint's folder."""
 
     code = "path-escape"
+
+
+class ShardMissing(EyasError):
+    """File names say that there are more weight files than the folder has."""
+
+    code = "shard-missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,7 @@ def find_weight_files(folder: Path) -> WeightFiles:
     """The weight files of `folder`: indexed or single safetensors first, then `.bin`; none at all is no error.
 
     Raises:
+        ShardMissing: without an index, a file named `…-00001-of-00002…` lacks its companions.
         IndexInvalid, PathEscape, FileUnreadable, JsonInvalid, JsonDuplicateKey, JsonTooLarge.
     """
     try:
@@ -104,9 +113,23 @@ def _both(bins: list[str]) -> tuple[str, ...]:
 def _unindexed(folder: Path, files: list[str], notes: tuple[str, ...]) -> WeightFiles:
     for name in files:
         safe_path(folder, name, str(folder))
+    _require_all_shards(files, str(folder))
     if len(files) > 1:
         notes = (*notes, f"{len(files)} weight files without an index: all of them are read")
     return WeightFiles(files=tuple(files), notes=notes)
+
+
+def _require_all_shards(files: Sequence[str], where: str) -> None:
+    numbered = [found for name in files if (found := _SHARD.search(name))]
+    have = {int(found[1]) for found in numbered}
+    missing = sorted(set(range(1, max((int(found[2]) for found in numbered), default=0) + 1)) - have)
+    if missing:
+        raise ShardMissing(
+            f"{len(missing)} of {int(numbered[0][2])} weight files are missing",
+            where,
+            f"there is {numbered[0].string}, there is no number {', '.join(map(str, missing[:5]))}, and no index",
+            "download the missing files, and the index that belongs to them",
+        )
 
 
 def _indexed(folder: Path, index: str, names: list[str], notes: tuple[str, ...]) -> WeightFiles:
