@@ -11,6 +11,7 @@ from eyas.train.config import TrainConfig
 from eyas.train.initialise import initialise
 from eyas.train.optimiser import TrainingDiverged
 from eyas.train.schedule import lr_share
+from eyas.train.step_outcome import read_steps
 from eyas.train.teacher import make_teacher
 from eyas.train.trainer import Trainer, micro_batches, padded
 from plain_trainer import train_plainly
@@ -176,3 +177,38 @@ def test_micro_batches_keep_order_and_size():
     rows = rows_of(5, 4, 9, 2, 2)
     assert [len(part) for part in micro_batches(rows, 10)] == [2, 1, 2]
     assert [row for part in micro_batches(rows, 10) for row in part] == rows
+
+
+def test_after_a_nan_no_step_touches_weights_or_moments_until_the_host_looks():
+    draft, target = tiny()
+    trainer = Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=5)
+    trainer.train_step(rows_of(20), 0)
+    kept = {name: p.detach().clone() for name, p in draft.named_parameters()}
+    kept_moments = copy.deepcopy(trainer.optimiser.moments())
+    poison = draft.fc.weight.register_hook(lambda grad: grad * float("nan"))
+    pending = [trainer.start_step(rows_of(20), 1)]
+    poison.remove()
+    pending += [trainer.start_step(rows_of(20), step) for step in (2, 3)]
+
+    outcomes, error = read_steps(pending)
+
+    assert outcomes == []
+    assert error is not None
+    assert "fc.weight" in str(error)
+    for name, parameter in draft.named_parameters():
+        assert torch.equal(parameter, kept[name]), name
+    for name, moments in trainer.optimiser.moments().items():
+        assert all(torch.equal(moments[kind], kept_moments[name][kind]) for kind in moments), name
+
+
+def test_steps_read_together_are_those_read_one_by_one():
+    lazy, eager = ([], [])
+    for outcomes, is_lazy in ((lazy, True), (eager, False)):
+        draft, target = tiny()
+        trainer = Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=3)
+        if is_lazy:
+            outcomes += read_steps([trainer.start_step(rows_of(20, 9), step) for step in range(3)])[0]
+        else:
+            outcomes += [trainer.train_step(rows_of(20, 9), step) for step in range(3)]
+    assert [o.loss for o in lazy] == [o.loss for o in eager]
+    assert [o.counts.as_record() for o in lazy] == [o.counts.as_record() for o in eager]

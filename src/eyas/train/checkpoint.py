@@ -37,9 +37,8 @@ def save_checkpoint(
     tensors: dict[str, Tensor] = {}
     for name, parameter in trainer.draft.named_parameters():
         tensors[f"draft.{name}"] = parameter.detach().cpu().contiguous()
-        for moment in _MOMENTS:
-            if moment in trainer.optimiser.state[parameter]:
-                tensors[f"{moment}.{name}"] = trainer.optimiser.state[parameter][moment].cpu().contiguous()
+    for name, moments in trainer.optimiser.moments().items():
+        tensors |= {f"{kind}.{name}": moments[kind].cpu().contiguous() for kind in _MOMENTS if kind in moments}
     with atomic_folder(folder, replace=True) as aside:
         save_file(tensors, aside / TENSORS)
         (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics))
@@ -91,12 +90,8 @@ def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> list[dict
         with torch.no_grad():
             for name, parameter in trainer.draft.named_parameters():
                 parameter.copy_(tensors[f"draft.{name}"])
-                if parameter.requires_grad:
-                    moments = {moment: tensors[f"{moment}.{name}"].to(parameter.device) for moment in _MOMENTS}
-                    trainer.optimiser.state[parameter] = {
-                        "step": torch.tensor(float(state.step)),
-                        **moments,
-                    }
+        moments = [{kind: tensors[f"{kind}.{name}"] for kind in _MOMENTS} for name in trainer.optimiser.names]
+        trainer.optimiser.set_moments(state.step, moments)
     except (OSError, ValueError, KeyError, SafetensorError, RuntimeError) as error:
         raise _damaged(folder, error) from error
     return metrics

@@ -1,6 +1,10 @@
-"""AdamW over a draft's trainable tensors, gradient clipping, and the guard that names what went wrong."""
+"""AdamW over a draft's trainable tensors, gradient clipping, and the guard that names what went wrong.
 
-from collections.abc import Iterable
+Nothing here waits for the device: whether all is finite is decided there. From the first step on that is not, no
+update is applied any more, so when the host looks, some steps later, the weights still are those before that step.
+"""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -18,44 +22,71 @@ class TrainingDiverged(EyasError):
     exit_code = ExitCode.FINDINGS
 
 
-def make_optimiser(draft: nn.Module, config: TrainConfig, lr: float) -> torch.optim.AdamW:
-    """AdamW(0.9, 0.95); only matrices decay."""
-    trained = [p for p in draft.parameters() if p.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=lr, betas=_BETAS)
+class GuardedAdamW:
+    """AdamW(0.9, 0.95) that stops for good at the first loss or gradient that is not finite; only matrices decay.
 
+    Args:
+        draft: all its parameters that require gradients are trained.
+        config: weight decay and the largest gradient norm.
+        lr: until `update` says another.
 
-def clip_gradients(parameters: Iterable[tuple[str, nn.Parameter]], largest: float, step: int) -> float:
-    """Scale all gradients so that their common norm is at most `largest`; gives the norm before.
-
-    Raises:
-        TrainingDiverged: the norm is not finite; the message names the tensors. No weight was touched.
+    Attributes:
+        inner: torch's optimiser, for its state.
+        names: of the trained tensors, in order.
+        parameters: the same tensors.
     """
-    named = [(name, p.grad) for name, p in parameters if p.grad is not None]
-    norms = torch.stack([grad.norm() for _, grad in named])
-    norm = norms.norm()
-    if not bool(torch.isfinite(norm)):
-        bad = [name for (name, _), n in zip(named, norms.tolist(), strict=True) if n != n or n in (float("inf"),)]
-        raise diverged(f"the gradient of {', '.join(bad[:4])}{' and others' if len(bad) > 4 else ''}", step)
-    scale = (largest / (norm + 1e-6)).clamp(max=1.0)
-    for _, grad in named:
-        grad.mul_(scale)
-    return float(norm)
 
+    def __init__(self, draft: nn.Module, config: TrainConfig, lr: float) -> None:
+        trained = [(name, p) for name, p in draft.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in trained]
+        self.parameters = [p for _, p in trained]
+        self._largest = config.grad_clip
+        groups = [
+            {"params": [p for p in self.parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]
+        # The fused kernel alone takes `found_inf`, on which it leaves weights and moments as they are.
+        self.inner = torch.optim.AdamW(groups, lr=lr, betas=_BETAS, fused=True)
+        self._has_diverged = torch.zeros((), device=self.parameters[0].device)
+        self.inner.found_inf = self._has_diverged  # type: ignore[attr-defined]
 
-def require_finite(loss: Tensor, step: int) -> float:
-    """The loss as a number.
+    def gradients(self) -> list[Tensor]:
+        """One gradient for each trained tensor; zeros where no micro-batch reached it."""
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [p.grad for p in self.parameters if p.grad is not None]
 
-    Raises:
-        TrainingDiverged: it is none.
-    """
-    value = float(loss)
-    if value != value or value in (float("inf"), float("-inf")):
-        raise diverged("the loss", step)
-    return value
+    def update(self, lr: float, loss: Tensor) -> Tensor:
+        """Clip and apply the gradients, unless something is or was not finite.
+
+        Args:
+            lr: of this step.
+            loss: scalar, of this step.
+
+        Returns:
+            [P] norms of the tensors' gradients before clipping, on the device.
+        """
+        gradients = self.gradients()
+        norms = torch.stack(torch._foreach_norm(gradients))
+        norm = norms.norm()
+        is_fine = torch.isfinite(norm) & torch.isfinite(loss)
+        self._has_diverged.copy_(torch.maximum(self._has_diverged, (~is_fine).float()))
+        torch._foreach_mul_(gradients, (self._largest / (norm + 1e-6)).clamp(max=1.0))
+        for group in self.inner.param_groups:
+            group["lr"] = lr
+        self.inner.step()
+        return norms
+
+    def moments(self) -> dict[str, dict[str, Tensor]]:
+        """Name of tensor -> AdamW's state of it (empty before the first step)."""
+        return {name: self.inner.state[p] for name, p in zip(self.names, self.parameters, strict=True)}
+
+    def set_moments(self, step: int, moments: Sequence[dict[str, Tensor]]) -> None:
+        """Continue after `step` steps with these moments, one dict (exp_avg, exp_avg_sq) a trained tensor."""
+        for parameter, given in zip(self.parameters, moments, strict=True):
+            counted = torch.tensor(float(step), device=parameter.device)
+            self.inner.state[parameter] = {"step": counted, **{k: v.to(parameter.device) for k, v in given.items()}}
 
 
 def diverged(what: str, step: int) -> TrainingDiverged:
@@ -63,6 +94,6 @@ def diverged(what: str, step: int) -> TrainingDiverged:
     return TrainingDiverged(
         f"{what} is not a finite number",
         f"optimiser step {step + 1}",
-        "training would only spread it; the weights before this step are kept in the last checkpoint",
+        "training would only spread it; the weights are as they were before this step",
         "start again with a smaller --lr, or look at the data of this step",
     )

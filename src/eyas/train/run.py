@@ -10,7 +10,8 @@ from eyas.records.checkpoint import CheckpointState
 from eyas.talk import Progress, Talk
 from eyas.train.checkpoint import restore, save_checkpoint
 from eyas.train.plan import TrainPlan
-from eyas.train.trainer import StepOutcome, Trainer
+from eyas.train.step_outcome import StepOutcome
+from eyas.train.trainer import Trainer
 
 METRICS_SCHEMA = "eyas.metrics/1"
 

@@ -1,7 +1,6 @@
 """One optimiser step of training: target forward, teacher, unrolled draft, backward, update. Knows no files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,27 +11,12 @@ from eyas.models.target import Target
 from eyas.train.config import TrainConfig
 from eyas.train.loss import LOSSES
 from eyas.train.metrics import StepCounts
-from eyas.train.optimiser import clip_gradients, make_optimiser, require_finite
+from eyas.train.optimiser import GuardedAdamW
+from eyas.train.ranks import SOLO, Ranks
 from eyas.train.schedule import lr_share
+from eyas.train.step_outcome import PendingStep, StepOutcome, pack_figures, read_steps
 from eyas.train.teacher import make_teacher
-from eyas.train.ttt_loss import TttObjective, denominators, ttt_loss
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepOutcome:
-    """What one optimiser step measured, before its update.
-
-    Attributes:
-        loss: the weighted sum over unrolled steps.
-        counts: per unrolled step.
-        grad_norm: before clipping.
-        lr: used by the update.
-    """
-
-    loss: float
-    counts: StepCounts
-    grad_norm: float
-    lr: float
+from eyas.train.ttt_loss import TttObjective, ttt_loss
 
 
 class Trainer:
@@ -44,41 +28,57 @@ class Trainer:
         config: as given.
         lr: peak learning rate.
         num_steps: of the whole run, for the schedule.
+        ranks: the processes that train together; each has the whole batch and takes its share of it.
     """
 
-    def __init__(self, draft: Eagle3Draft, target: Target, config: TrainConfig, *, lr: float, num_steps: int) -> None:
+    def __init__(
+        self,
+        draft: Eagle3Draft,
+        target: Target,
+        config: TrainConfig,
+        *,
+        lr: float,
+        num_steps: int,
+        ranks: Ranks = SOLO,
+    ) -> None:
         assert draft.spec.aux_boundaries is not None, "a draft in training knows its boundaries"
-        self.draft, self.target, self.config = draft, target, config
+        self.draft, self.target, self.config, self.ranks = draft, target, config, ranks
         self._lr, self._num_steps = lr, num_steps
         self._is_half = target.parts.embedding.dtype == torch.bfloat16
         self._aux_boundaries = draft.spec.aux_boundaries
-        self.optimiser = make_optimiser(draft, config, lr)
+        self.optimiser = GuardedAdamW(draft, config, lr)
 
     def train_step(self, rows: Sequence[TokenRow], step: int) -> StepOutcome:
-        """Learn from `rows`; `step` is 0-based.
+        """Learn from `rows` and wait for the outcome; `step` is 0-based.
 
         Raises:
             TrainingDiverged: loss or gradient is not finite; the weights are as they were.
         """
-        parts = [padded(part, self.target.device) for part in micro_batches(rows, self.config.micro_batch_tokens)]
-        num_targets = torch.stack([denominators(flags, self.config.ttt_steps) for _, flags in parts]).sum(0)
+        outcomes, error = read_steps([self.start_step(rows, step)])
+        if error is not None:
+            raise error
+        return outcomes[0]
+
+    def start_step(self, rows: Sequence[TokenRow], step: int) -> PendingStep:
+        """Learn from `rows` (the batch of all ranks) without waiting for the device.
+
+        Once a step was not finite, this and later ones leave the weights as they are; reading it tells.
+        """
         objective = TttObjective(
             loss=LOSSES[self.config.loss],
             step_decay=self.config.step_decay,
-            denominators=tuple(float(n) for n in num_targets.tolist()),
+            denominators=target_counts(rows, self.config.ttt_steps),
         )
-        self.optimiser.zero_grad(set_to_none=True)
-        outcomes = [self._accumulate(ids, flags, objective) for ids, flags in parts]
-        loss = require_finite(torch.stack([total for total, _ in outcomes]).sum(), step)
-        counts = outcomes[0][1]
-        for _, more in outcomes[1:]:
-            counts = counts + more
-        grad_norm = clip_gradients(self.draft.named_parameters(), self.config.grad_clip, step)
+        mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
+        parts = [padded(part, self.target.device) for part in micro_batches(mine, self.config.micro_batch_tokens)]
+        self.optimiser.inner.zero_grad(set_to_none=True)
+        figures = torch.zeros(1 + 7 * self.config.ttt_steps, dtype=torch.float64, device=self.target.device)
+        for ids, flags in parts:
+            figures += pack_figures(*self._accumulate(ids, flags, objective))
+        self.ranks.sum_in_place([*self.optimiser.gradients(), figures])
         lr = self._lr * lr_share(step, self._num_steps, self.config)
-        for group in self.optimiser.param_groups:
-            group["lr"] = lr
-        self.optimiser.step()
-        return StepOutcome(loss=loss, counts=counts, grad_norm=grad_norm, lr=lr)
+        norms = self.optimiser.update(lr, figures[0])
+        return PendingStep(step=step, figures=figures, norms=norms, names=self.optimiser.names, lr=lr)
 
     def _accumulate(self, ids: Tensor, flags: Tensor, objective: TttObjective) -> tuple[Tensor, StepCounts]:
         """Add one micro-batch's gradients."""
@@ -89,6 +89,11 @@ class Trainer:
             total, counts = ttt_loss(self.draft, ids, states.aux, teacher, objective)
         torch.autograd.backward(total)
         return total.detach(), counts
+
+
+def target_counts(rows: Sequence[TokenRow], num_steps: int) -> tuple[float, ...]:
+    """Supervised targets of each unrolled step in `rows`: entry j counts the supervised tokens at indices ≥ 2 + j."""
+    return tuple(float(sum(sum(row.is_supervised[2 + j :]) for row in rows)) for j in range(num_steps))
 
 
 def micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[TokenRow]]:
