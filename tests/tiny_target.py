@@ -41,10 +41,27 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "gemma2": {"sliding_window": 8},
     "gemma3_text": {"sliding_window": 8},
-    "llama4_text": {**MOE, "intermediate_size_mlp": 48, "attention_chunk_size": 64},
+    "gemma4_text": {"sliding_window": 8, "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 8},
+    "llama4_text": {**MOE, "intermediate_size_mlp": 48, "attention_chunk_size": 8},
+    "gemma": {},
+    "glm4": {"partial_rotary_factor": 0.5},
+    "phi3": {},
+    "mixtral": MOE,
     "granite": {"logits_scaling": 4.0},
     "cohere": {"logit_scale": 0.25},
+    # Linear attention beside full attention: its state cannot be cut back.
+    "qwen3_next": {
+        **MOE,
+        "shared_expert_intermediate_size": 16,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
 }
+# What eyas refuses by name.
+REFUSED: dict[str, dict[str, Any]] = {"minimax": MOE}
 VISION = {
     "hidden_size": 16,
     "intermediate_size": 16,
@@ -52,7 +69,10 @@ VISION = {
     "num_attention_heads": 2,
     "image_size": 28,
 }
+# Wrappers: kind -> what it holds beside the text model; TEXT_OF names the text model where that is not KIND_text.
+TEXT_OF = {"kimi_k25": "deepseek_v3"}
 NESTED: dict[str, dict[str, Any]] = {
+    "kimi_k25": {"vision_config": {**VISION, "patch_size": 14}, "tie_word_embeddings": False},
     "gemma3": {"vision_config": {**VISION, "patch_size": 14}, "mm_tokens_per_image": 4},
     "llama4": {"vision_config": {**VISION, "patch_size": 14, "vision_output_dim": 16}},
 }
@@ -62,11 +82,12 @@ def tiny_target(kind: str = "llama", seed: int = 0, **changes: Any) -> PreTraine
     """A random model of one architecture; weights wide enough that argmaxes differ between positions."""
     torch.manual_seed(seed)
     if kind in NESTED:
-        text = {**SMALL, **CONFIGS.get(f"{kind}_text", {}), **changes, "model_type": f"{kind}_text"}
+        text_kind = TEXT_OF.get(kind, f"{kind}_text")
+        text = {**SMALL, **CONFIGS[text_kind], **changes, "model_type": text_kind}
         config = AutoConfig.for_model(kind, text_config=text, **NESTED[kind])
         model = AutoModelForImageTextToText.from_config(config)
     else:
-        config = AutoConfig.for_model(kind, **{**SMALL, **CONFIGS[kind], **changes})
+        config = AutoConfig.for_model(kind, **{**SMALL, **(CONFIGS | REFUSED)[kind], **changes})
         model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():

@@ -117,3 +117,18 @@ def test_without_a_compiler_the_slow_path_is_named(tmp_path: Path, monkeypatch: 
 
     assert load_kernels(tmp_path, talk) is None
     assert "no C compiler" in talk.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "change with the length"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "change with the length"),
+        ({"partial_rotary_factor": 0.5}, "a part of each head"),
+        ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "a part of each head"),
+        ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, None),
+    ],
+)
+def test_rope_that_the_fast_path_does_not_compute_goes_through_transformers(changes, reason):
+    found = why_not_fast(tiny_target("llama").config.to_dict() | changes)
+    assert (reason is None and found is None) or (reason is not None and reason in str(found))

@@ -6,7 +6,8 @@ from torch import nn
 
 from eyas.errors import EnvironmentMissing
 from eyas.models.placement import PlacementInvalid, place
-from eyas.models.target import AuxBoundaryMissing, Target, TargetUnloadable
+from eyas.models.target import AuxBoundaryMissing, Target, TargetCacheUnsupported
+from eyas.models.target_loading import TargetUnloadable
 from eyas.models.target_parts import TargetPartMissing
 from tiny_target import CONFIGS, NESTED, tiny_target
 
@@ -72,6 +73,12 @@ def test_a_layer_that_gives_no_state_is_named():
 
     with pytest.raises(AuxBoundaryMissing, match=r"layer 1 gave \(1, 2, 12, 32\), wanted \(2, 12, 32\)"):
         Target(model).forward(some_ids(), [2])
+
+
+def test_a_target_with_a_cache_of_its_own_is_named():
+    with pytest.raises(TargetCacheUnsupported, match="MiniMax uses cache of its own"):
+        target = Target(tiny_target("minimax"))
+        target.forward(some_ids(), cache=target.new_cache())
 
 
 def test_a_missing_part_is_named_with_what_was_found():

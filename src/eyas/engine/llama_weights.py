@@ -106,6 +106,16 @@ def why_not_fast(config: Mapping[str, Any]) -> str | None:
         return "its layers differ in their attention window"
     if config.get("quantization_config"):
         return "its weights are quantised"
+    return _why_not_rope(config)
+
+
+def _why_not_rope(config: Mapping[str, Any]) -> str | None:
+    for level in (config, config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
+        kind = level.get("rope_type") or level.get("type")
+        if kind in ("dynamic", "longrope"):
+            return f"its RoPE frequencies change with the length of the text ({kind})"
+        if (level.get("partial_rotary_factor") or 1.0) != 1.0:
+            return "it rotates only a part of each head"
     return None
 
 

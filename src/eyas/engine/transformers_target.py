@@ -1,6 +1,8 @@
 """Any `transformers` model as an engine's target: what is outside the fast path. Right, not fast."""
 
+import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -9,12 +11,18 @@ from eyas.models.target import Target as ModelTarget
 
 
 class TransformersTarget:
-    """A `Target` over `models.Target` and transformers' own cache."""
+    """A `Target` over `models.Target` and transformers' own cache.
+
+    Attention layers are cut back. Recurrent layers (linear attention, state spaces) have one state and no positions:
+    before a pass it is kept aside, and what a rejected draft leaves of the pass is read again from there.
+    """
 
     def __init__(self, target: ModelTarget) -> None:
         self._target, self._cache = target, target.new_cache()
         self._length = 0
         self._aux_boundaries: tuple[int, ...] = ()
+        self._is_recurrent = any(map(_is_recurrent, self._cache.layers))
+        self._before: tuple[int, tuple[int, ...], list[dict[str, Any]]] = (0, (), [])
 
     @property
     def vocab_size(self) -> int:
@@ -41,15 +49,41 @@ class TransformersTarget:
         return self._run(ids, last_only=False)
 
     def truncate(self, length: int) -> None:
-        """See `Target.truncate`."""
+        """See `Target.truncate`; with recurrent layers not further back than the last pass."""
         assert 0 <= length <= self._length, f"cannot keep {length} of {self._length} positions"
-        if length < self._length:
+        if length == self._length:
+            return
+        if self._is_recurrent:
+            self._read_again(length)
+        else:
             self._cache.crop(length - self._length)  # negative: so many to remove, in transformers 4 and 5 alike
         self._length = length
 
     def _run(self, ids: Sequence[int], *, last_only: bool) -> TargetOutput:
+        # Plain decoding never goes back: it is spared the copies.
+        if self._is_recurrent and (len(ids) > 1 or self._aux_boundaries):
+            kept = [copy.deepcopy(vars(layer)) for layer in self._cache.layers if _is_recurrent(layer)]
+            self._before = (self._length, tuple(ids), kept)
         tokens = torch.tensor([ids], device=self._target.device)
         states = self._target.forward(tokens, self._aux_boundaries, cache=self._cache)
         self._length += len(ids)
         last = states.last[0, -1:] if last_only else states.last[0]
         return TargetOutput(logits=self._target.logits(last), aux_states=states.aux[0])
+
+    def _read_again(self, length: int) -> None:
+        """Go back before the last pass, and read as much of it as is to stay."""
+        begin, ids, states = self._before
+        assert begin <= length < begin + len(ids) == self._length, "recurrent layers go back within the last pass only"
+        kept = iter(states)
+        for layer in self._cache.layers:
+            if _is_recurrent(layer):
+                vars(layer).update(copy.deepcopy(next(kept)))
+            else:
+                layer.crop(begin - self._length)
+        if length > begin:
+            tokens = torch.tensor([ids[: length - begin]], device=self._target.device)
+            self._target.forward(tokens, cache=self._cache)
+
+
+def _is_recurrent(layer: Any) -> bool:
+    return hasattr(layer, "recurrent_states")

@@ -16,24 +16,25 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, DynamicCache, PreTrainedModel
-from transformers.utils import logging as transformers_logging
+from transformers import DynamicCache, PreTrainedModel
+from transformers.cache_utils import DynamicLayer
 
 from eyas.errors import EyasError
 from eyas.models.placement import Placement
-from eyas.models.target_parts import find_target_parts
-
-
-class TargetUnloadable(EyasError):
-    """transformers cannot load the folder as a causal language model."""
-
-    code = "target-unloadable"
+from eyas.models.target_loading import load_target_model
+from eyas.models.target_parts import TargetPartMissing, find_target_parts
 
 
 class AuxBoundaryMissing(EyasError):
     """A boundary that the target does not have, or whose state is not one vector per position."""
 
     code = "aux-boundary-missing"
+
+
+class TargetCacheUnsupported(EyasError):
+    """The target works with a cache of its own only, so that eyas cannot decode with it."""
+
+    code = "target-cache-unsupported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +70,12 @@ class Target:
         """The model in `folder`, all on one device.
 
         Raises:
-            TargetUnloadable: transformers says no.
-            TargetPartMissing: it has no part that a draft needs.
+            TargetUnloadable: transformers says no, or weights are missing.
+            TargetPartMissing: it has no part that a draft needs, or what was found is not what the model uses.
         """
-        options: dict[str, Any] = {"dtype": placement.dtype, "local_files_only": True}
-        with _quiet():
-            try:
-                try:
-                    model = AutoModelForCausalLM.from_pretrained(folder, **options)
-                except ValueError:  # a multimodal config: no causal class of its own
-                    model = AutoModelForImageTextToText.from_pretrained(folder, **options)
-            except Exception as error:  # a config from outside meets a library of others: any kind comes
-                raise TargetUnloadable(
-                    f"cannot load the target {folder}",
-                    str(folder),
-                    f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}",
-                    "check the folder with `eyas header`, or upgrade transformers",
-                ) from error
-        return cls(model.to(placement.device))
+        target = cls(load_target_model(folder, placement))
+        require_own_states(target, folder)
+        return target
 
     @property
     def num_layers(self) -> int:
@@ -109,27 +98,49 @@ class Target:
         return self.parts.embedding.device
 
     def new_cache(self) -> DynamicCache:
-        """An empty key/value cache for `forward`."""
-        return DynamicCache(config=self.text_config)
+        """An empty key/value cache for `forward`, whose attention layers can be cut back to any length.
+
+        Layers with a sliding or chunked window keep all positions too: transformers' own window layers throw away what
+        a rejected draft would have to bring back. The window itself is the mask's business. Recurrent layers (linear
+        attention, state spaces) cannot be cut at all: `engine.transformers_target` replays them.
+        """
+        cache = DynamicCache(config=self.text_config)
+        cache.layers = [DynamicLayer() if _forgets(layer) else layer for layer in cache.layers]
+        return cache
 
     @torch.no_grad()
     def forward(
-        self, input_ids: Tensor, aux_boundaries: Sequence[int] = (), *, cache: DynamicCache | None = None
+        self,
+        input_ids: Tensor,
+        aux_boundaries: Sequence[int] = (),
+        *,
+        cache: DynamicCache | None = None,
+        mask: Tensor | None = None,
     ) -> TargetStates:
-        """One pass over `input_ids` [B, T], causal; rows are padded on the right, if at all.
+        """One pass over `input_ids` [B, T], causal; rows are padded on the right, if at all and without a mask.
 
         Args:
             input_ids: token ids; with a cache, those after the cached ones.
             aux_boundaries: which states to give, in `fc` order, each 0 … N.
             cache: read and extended; None to keep nothing.
+            mask: [B, cached + T] 1 for tokens, 0 for padding, which then may stand on the left.
 
         Raises:
             AuxBoundaryMissing: a boundary outside 0 … N, or a layer that gives no [B, T, Ht] state.
+            TargetCacheUnsupported: the model does not work with transformers' common cache.
         """
         self._check_boundaries(aux_boundaries)
         with self._captured(set(aux_boundaries)) as by_boundary:
-            options = {self._cache_argument: cache, "use_cache": cache is not None}
-            out = self.parts.text_model(input_ids=input_ids, **options)
+            options: dict[str, Any] = {self._cache_argument: cache, "use_cache": cache is not None}
+            if mask is not None:
+                positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+                options |= {"attention_mask": mask, "position_ids": positions}
+            try:
+                out = self.parts.text_model(input_ids=input_ids, **options)
+            except ValueError as error:
+                if cache is None or "cache" not in str(error).lower():
+                    raise
+                raise self._no_cache(error) from error
         return TargetStates(aux=self._concat(by_boundary, aux_boundaries, input_ids), last=out.last_hidden_state)
 
     @torch.no_grad()
@@ -144,6 +155,14 @@ class Target:
         if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
             logits = torch.tanh(logits / cap) * cap
         return logits
+
+    def _no_cache(self, error: ValueError) -> TargetCacheUnsupported:
+        return TargetCacheUnsupported(
+            "the target cannot keep what it has read",
+            type(self.model).__name__,
+            f"it refuses transformers' DynamicCache: {str(error).splitlines()[0]}",
+            "train and evaluate drafts for it by all means; for decoding serve it with SGLang or vLLM",
+        )
 
     def _check_boundaries(self, aux_boundaries: Sequence[int]) -> None:
         for boundary in aux_boundaries:
@@ -198,13 +217,34 @@ class Target:
         return torch.cat([by_boundary[boundary] for boundary in aux_boundaries], -1)
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """transformers' own progress bars off: `Talk` is how eyas speaks."""
-    was_on = transformers_logging.is_progress_bar_enabled()
-    transformers_logging.disable_progress_bar()
+def _forgets(layer: Any) -> bool:
+    """A plain attention layer that keeps only its window; one that also carries a recurrent state is left alone."""
+    return getattr(layer, "is_sliding", False) and not hasattr(layer, "recurrent_states")
+
+
+@torch.no_grad()
+def require_own_states(target: Target, folder: Path) -> None:
+    """Read a few tokens and raise where what eyas found in the model is not what the model computes with.
+
+    Raises:
+        TargetPartMissing: the last layer's state does not lead to the final norm's output, or head and scaling do not
+            give the model's own logits.
+    """
+    ids = torch.arange(1, min(5, target.vocab_size), device=target.device)[None]
+    states = target.forward(ids, [target.num_layers])
+    pairs = [("the state after its last layer", target.parts.final_norm(states.aux), states.last)]
     try:
-        yield
-    finally:
-        if was_on:
-            transformers_logging.enable_progress_bar()
+        own = target.model(input_ids=ids, use_cache=False).logits
+    except (AttributeError, TypeError, ValueError):  # some wrappers do not read text without pictures
+        own = None
+    if own is not None:
+        pairs.append(("the model's own logits", target.logits(states.last), own))
+    for what, found, wanted in pairs:
+        # bf16 sums in another order differ by a few thousandths of the largest.
+        if (found.float() - wanted.float()).abs().max() > 0.05 * wanted.float().abs().max():
+            raise TargetPartMissing(
+                f"{what} cannot be had from the parts that were found",
+                str(folder),
+                f"{type(target.model).__name__} puts something between its layers, its final norm and its head",
+                "report the model class; drafts for it cannot be evaluated or trained by this version",
+            )

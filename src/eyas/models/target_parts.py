@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from eyas.errors import EyasError
 
 _LAYER_LISTS = ("layers", "h", "blocks")
-_FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f")
+_FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f", "embedding_norm")
 
 
 class TargetPartMissing(EyasError):
@@ -82,7 +82,7 @@ def _layer_list(module: nn.Module, num_layers: int) -> nn.ModuleList | None:
 
 
 def _own_embedding(module: nn.Module) -> nn.Embedding | None:
-    for name in ("embed_tokens", "wte", "word_embeddings"):
+    for name in ("embed_tokens", "wte", "word_embeddings", "embeddings"):
         if isinstance(found := getattr(module, name, None), nn.Embedding):
             return found
     return None
