@@ -1,6 +1,7 @@
 """A tiny target and rows for it on disk, for tests of whole runs."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from byte_tokenizer import save_target_with
@@ -10,13 +11,13 @@ from eyas.talk import Silent
 ANSWERS = ["A hawk flies.", "Two and two is four.", "Yes, it does.", "No rain today.", "Read the page again."]
 
 
-def make_run_folder(folder: Path) -> tuple[Path, Path]:
+def make_run_folder(folder: Path, answers: Sequence[str] = ANSWERS) -> tuple[Path, Path]:
     """Folders of the target and of the rows."""
     target = save_target_with(folder / "target")
     data = folder / "data.jsonl"
     records = [
         {"messages": [{"role": "user", "content": f"Question {i}?"}, {"role": "assistant", "content": answer}]}
-        for i, answer in enumerate(ANSWERS * 4)
+        for i, answer in enumerate([*answers] * 4)
     ]
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
     prepare(target, [data], folder / "rows", PrepareConfig(), Silent())

@@ -2,36 +2,58 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from byte_tokenizer import CHATML, save_target_with
 from eyas.contract.open_draft import open_draft
 from eyas.contract.target_spec import read_target
+from eyas.data.row_store import Rows
+from eyas.errors import EnvironmentMissing
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import place
 from eyas.models.save_draft import DraftUnwritable
 from eyas.models.target import Target
 from eyas.records.atomic import OutputExists
 from eyas.records.checkpoint import METRICS, STATE, resume_folder
+from eyas.records.eval_record import Figures
+from eyas.records.eval_rows import EvalRow, write_eval_rows
+from eyas.replay.eval_config import EvalConfig
+from eyas.replay.evaluate import evaluate
 from eyas.talk import Silent
 from eyas.train.checkpoint import CheckpointDamaged, CheckpointForeign
 from eyas.train.config import TrainConfig
+from eyas.train.held_out import HeldOut
 from eyas.train.initialise import AuxBoundaryBeyondTarget
+from eyas.train.optimiser import TrainingDiverged
 from eyas.train.plan import RowsOfAnotherTarget
-from eyas.train.train import Trained, TrainRequest, plan_train, train
+from eyas.train.train import DiskTooSmall, Trained, TrainRequest, plan_train, train
 from eyas.train.trainer import Trainer
 from tiny_draft import tiny_spec
 from train_run_folder import make_run_folder
 
+NO_FIGURES = Figures(
+    accept_length=1.0,
+    accept_length_request_mean=1.0,
+    per_position=(0.0, 0.0),
+    per_position_conditional=(0.0, 0.0),
+    accepted_at=(0, 0),
+    rounds=1,
+    num_tokens=1,
+    num_requests=1,
+    num_draft_tokens=2,
+)
 CONFIG = TrainConfig(steps=6, batch_tokens=150, draft_vocab_size=32, ttt_steps=3, checkpoint_every_s=1e-9)
 
 
@@ -59,14 +81,14 @@ class Stopped(Exception):
 
 
 def stop_before(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Trainer.train_step
+    whole = Trainer.start_step
 
-    def train_step(self, rows, number):
+    def start_step(self, rows, number):
         if number == step:
             raise Stopped
         return whole(self, rows, number)
 
-    monkeypatch.setattr(Trainer, "train_step", train_step)
+    monkeypatch.setattr(Trainer, "start_step", start_step)
 
 
 def test_the_draft_loads_says_what_it_is_and_has_its_metrics_beside_it(inputs, tmp_path: Path):
@@ -237,3 +259,171 @@ def test_kill_9_in_the_middle_leaves_no_draft_and_a_rerun_finishes_the_same_curv
     run(request_for(inputs, tmp_path / "whole"), replace(config, checkpoint_every_s=0.0))
     assert curve(killed) == curve(tmp_path / "whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["killed", "whole"]
+
+
+def held_out_file(folder: Path, inputs: tuple[Path, Path]) -> Path:
+    """The training rows themselves, as recorded continuations after ten tokens."""
+    rows = [row.token_ids for row in Rows(inputs[1])][:6]
+    write_eval_rows(
+        [EvalRow(id=str(i), set="h", prompt_ids=ids[:10], response_ids=ids[10:]) for i, ids in enumerate(rows)],
+        folder / "held_out.jsonl",
+    )
+    return folder / "held_out.jsonl"
+
+
+def records_of(folder: Path, schema: str) -> list[dict]:
+    lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+    return [line for line in lines if line["schema"] == schema]
+
+
+EVALUATED = replace(CONFIG, steps=9, eval_every=2, held_out_draft_tokens=2, lr=3e-2)
+
+
+def test_the_draft_that_accepts_most_is_written_with_the_step_that_chose_it(inputs, tmp_path: Path, monkeypatch):
+    # The figure is set so that the second of five replays is the best, whatever the draft learns.
+    lengths = iter([1.5, 1.9, 1.7, 1.9, 1.8])
+    monkeypatch.setattr(HeldOut, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=next(lengths)))
+    held_out = held_out_file(tmp_path, inputs)
+    done = run(request_for(inputs, tmp_path / "best", held_out=held_out), EVALUATED)
+    monkeypatch.undo()
+    short = replace(EVALUATED, steps=4, schedule="constant", warmup_share=0.0)
+
+    assert done.kept is not None
+    assert done.kept["step"] == 4
+    assert [r["step"] for r in records_of(tmp_path / "best", "eyas.held-out/1")] == [2, 4, 6, 8, 9]
+    assert [r["is_best"] for r in records_of(tmp_path / "best", "eyas.held-out/1")] == [True, True, False, False, False]
+    about = json.loads((tmp_path / "best" / "eyas.json").read_text())["about"]
+    assert (about["steps"], about["held_out"]["accept_length"]) == (4, 1.9)
+
+    # The weights are those of a run that ends there (with a schedule that does not look at the end).
+    lengths = iter([1.5, 1.9, 1.7, 1.9, 1.8])
+    monkeypatch.setattr(HeldOut, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=next(lengths)))
+    run(request_for(inputs, tmp_path / "long", held_out=held_out), replace(short, steps=9))
+    monkeypatch.undo()
+    run(request_for(inputs, tmp_path / "short"), short)
+    long, ends = (load_file(tmp_path / name / "model.safetensors") for name in ("long", "short"))
+    assert all(torch.equal(long[name], ends[name]) for name in ends)
+
+
+def test_a_resumed_run_keeps_its_replays_and_its_best_draft(inputs, tmp_path: Path, monkeypatch):
+    held_out = held_out_file(tmp_path, inputs)
+    whole = run(request_for(inputs, tmp_path / "whole", held_out=held_out), EVALUATED)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_before(7, patch)
+        run(request_for(inputs, tmp_path / "parts", held_out=held_out), EVALUATED)
+    parts = run(request_for(inputs, tmp_path / "parts", held_out=held_out), EVALUATED)
+
+    def figures(trained: Trained) -> list[tuple[int, float]]:
+        return [(record["step"], record["accept_length"]) for record in trained.held_out]
+
+    assert len(figures(whole)) == 5
+    assert figures(parts) == figures(whole)
+    assert whole.kept is not None and parts.kept is not None
+    assert parts.kept["step"] == whole.kept["step"]
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_replay_while_training_is_that_of_eval_on_the_draft_written(inputs, tmp_path: Path):
+    held_out = held_out_file(tmp_path, inputs)
+    done = run(request_for(inputs, tmp_path / "d", held_out=held_out), replace(EVALUATED, keep="last", ttt_steps=2))
+    record = evaluate(tmp_path / "d", inputs[0], [held_out], EvalConfig(num_draft_tokens=2), Silent())
+    assert done.kept is None
+    # The draft on disk is bf16: a near-tie may fall otherwise.
+    assert done.held_out[-1]["accept_length"] == pytest.approx(record.figures.accept_length, abs=0.05)
+
+
+def test_held_out_rows_beside_the_training_rows_are_used_unless_told_not_to(inputs, tmp_path: Path):
+    rows = shutil.copytree(inputs[1], tmp_path / "rows")
+    held_out_file(rows, inputs)
+    request = TrainRequest(target=inputs[0], rows=rows, out=tmp_path / "d", device="cpu")
+    assert len(run(request, replace(CONFIG, steps=2)).held_out) == 2
+    plan = plan_train(replace(request, out=tmp_path / "e"), replace(CONFIG, eval_every=0), Silent())
+    assert plan.held_out is None
+
+
+def test_other_held_out_rows_are_another_run(inputs, tmp_path: Path, monkeypatch):
+    held_out = held_out_file(tmp_path, inputs)
+    request = request_for(inputs, tmp_path / "d", held_out=held_out)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_before(3, patch)
+        run(request, EVALUATED)
+    held_out.write_text("\n".join(held_out.read_text().splitlines()[:3]))
+    with pytest.raises(CheckpointForeign, match="held-out rows"):
+        run(request, EVALUATED)
+
+
+def test_a_target_or_a_template_that_changed_is_named_on_resuming(inputs, tmp_path: Path, monkeypatch):
+    folder = shutil.copytree(inputs[0], tmp_path / "target")
+    request = TrainRequest(target=folder, rows=inputs[1], out=tmp_path / "d", device="cpu")
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_before(2, patch)
+        run(request)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = weights["model.norm.weight"] * 2
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointForeign, match="target weights: "):
+        run(request)
+    save_target_with(folder, CHATML + " ")
+    with pytest.raises(RowsOfAnotherTarget, match="chat template differ"):
+        run(request)
+
+
+def test_rows_that_changed_are_named_on_resuming(inputs, tmp_path: Path, monkeypatch):
+    _, other = make_run_folder(tmp_path / "other", answers=["Quite another answer."])
+    request = request_for(inputs, tmp_path / "d")
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_before(2, patch)
+        run(request)
+    with pytest.raises(CheckpointForeign, match="rows: "):
+        run(replace(request, rows=other))
+
+
+def test_a_step_that_is_no_number_ends_the_run_with_the_last_good_draft_kept(inputs, tmp_path: Path, monkeypatch):
+    whole, config = Trainer.start_step, replace(CONFIG, log_every=4, checkpoint_every_s=1e6)
+
+    def start_step(self, rows, step):
+        if step == 2:
+            self.draft.fc.weight.register_hook(lambda grad: grad * float("nan"))
+        return whole(self, rows, step)
+
+    monkeypatch.setattr(Trainer, "start_step", start_step)
+    with pytest.raises(TrainingDiverged, match=r"fc\.weight") as caught:
+        run(request_for(inputs, tmp_path / "d"), config)
+    monkeypatch.undo()
+
+    good = resume_folder(tmp_path / "d") / "draft"
+    assert caught.value.where == "optimiser step 3"
+    assert f"--init-from {good}" in caught.value.__notes__[0]
+    assert json.loads((good / "eyas.json").read_text())["about"]["steps"] == 2
+    assert not (tmp_path / "d").exists()
+    run(request_for(inputs, tmp_path / "on", init_from=good), replace(config, steps=1))
+
+
+def test_the_curve_does_not_depend_on_how_often_it_is_read(inputs, tmp_path: Path):
+    run(request_for(inputs, tmp_path / "often"))
+    run(request_for(inputs, tmp_path / "seldom"), replace(CONFIG, log_every=4, checkpoint_every_s=0.0))
+    assert curve(tmp_path / "often") == curve(tmp_path / "seldom")
+    records = records_of(tmp_path / "seldom", "eyas.metrics/1")
+    assert all(a["seconds"] <= b["seconds"] for a, b in pairwise(records))
+    assert {record["mfu"] for record in records} == {None}, "a CPU's peak is not known"
+    assert all(record["tokens_per_s"] > 0 and record["peak_memory_bytes"] > 2**20 for record in records)
+    assert all(0.0 <= record["data_wait_share"] <= 1.0 for record in records)
+
+
+def test_tensorboard_gets_every_record_and_wandb_is_refused_when_it_is_not_there(inputs, tmp_path: Path, monkeypatch):
+    held_out = held_out_file(tmp_path, inputs)
+    run(request_for(inputs, tmp_path / "d", tensorboard=tmp_path / "events", held_out=held_out), EVALUATED)
+    (events,) = (tmp_path / "events").iterdir()
+    written = events.read_bytes()
+    assert written.count(b"grad_norm") == 9
+    assert written.count(b"held_out/accept_length") == 2 * 5  # accept_length_request_mean too
+    monkeypatch.setattr("eyas.train.sinks.find_spec", lambda name: None)
+    with pytest.raises(EnvironmentMissing, match="wandb is not installed"):
+        plan_train(request_for(inputs, tmp_path / "e", wandb="project"), CONFIG, Silent())
+
+
+def test_a_disk_that_cannot_hold_the_run_is_told_before_it_starts(inputs, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(DiskTooSmall):
+        plan_train(request_for(inputs, tmp_path / "d"), CONFIG, Silent())

@@ -22,6 +22,9 @@ def train(
     out: Path,
     config: Annotated[TrainConfig, Parameter(name="*")] = _DEFAULT,
     init_from: Path | None = None,
+    held_out: Path | None = None,
+    tensorboard: Path | None = None,
+    wandb: str | None = None,
     init_only: Annotated[bool, Parameter(negative="")] = False,
     device: str = "auto",
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
@@ -45,6 +48,13 @@ def train(
         Folder for the draft; must not exist.
     init_from
         A draft to go on from, in any format that eyas reads; its vocabulary map is kept.
+    held_out
+        JSONL of rows that are not trained on, with the target's own answers (`prompt_ids`, `response_ids`); they are
+        replayed now and then, and the draft that accepts most is written. By default DATA/held_out.jsonl, if there.
+    tensorboard
+        Folder for TensorBoard event files; they are written without that package.
+    wandb
+        Weights & Biases project to report to; needs the package.
     init_only
         Write the initialised, untrained draft and stop.
     device
@@ -78,6 +88,9 @@ def train(
         dtype=dtype,
         init_only=init_only,
         restart=restart,
+        held_out=held_out,
+        tensorboard=tensorboard,
+        wandb=wandb,
     )
     plan = plan_train(request, config, talk)
     document: dict[str, Any] = {"schema": "eyas.train/1", "out": str(out), "dry_run": dry_run, **plan.as_document()}
@@ -86,7 +99,12 @@ def train(
         return emit(document, _plan_text(document), json=json)
     start = time.monotonic()
     done = train_draft(request, config, plan, talk)
-    document |= {"seconds": time.monotonic() - start, **_summary(done.metrics)}
+    document |= {
+        "seconds": time.monotonic() - start,
+        **_summary(done.metrics),
+        "accept_lengths": [[record["step"], record["accept_length"]] for record in done.held_out],
+        "kept": done.kept,
+    }
     return emit(document, _text(document, init_only=init_only), json=json)
 
 
@@ -143,9 +161,20 @@ def _text(document: Mapping[str, Any], *, init_only: bool) -> str:
         f"  accuracy     {_percents(last['accuracy'])}  (teacher-forced)",
         f"  joint        {_percents(last['joint'])}  (right at all steps so far)",
         f"  conditional  {_percents(last['conditional'])}  (right, given right at all steps before)",
+        *_held_out_lines(document),
         f"{document['out']}: written, with metrics.jsonl",
     ]
     return "\n".join(lines)
+
+
+def _held_out_lines(document: Mapping[str, Any]) -> list[str]:
+    measured = document["accept_lengths"]
+    if not measured:
+        return []
+    curve = "  ".join(f"{length:.2f}" for _, length in measured)
+    kept = document["kept"]
+    chosen = f"step {kept['step']} is written" if kept else f"step {document['steps']}, the last, is written"
+    return [f"accept length on the held-out rows: {curve}  (steps {measured[0][0]} … {measured[-1][0]}); {chosen}"]
 
 
 def _percents(values: Sequence[float | None]) -> str:

@@ -7,7 +7,7 @@ from eyas.report import svg
 from eyas.report.documents import RunDocuments
 from eyas.report.page import Block, Chart, Paragraph, Section, Table
 
-ROWS, METRICS = "eyas.rows", "eyas.metrics"
+ROWS, METRICS, HELD_OUT = "eyas.rows", "eyas.metrics", "eyas.held-out"
 _NUM_STEPS_DRAWN = 4
 
 
@@ -36,7 +36,9 @@ def training_sections(runs: RunDocuments) -> list[Section]:
     return sections
 
 
-def _training(number: int, path: str, records: Sequence[Mapping[str, Any]]) -> Section:
+def _training(number: int, path: str, lines: Sequence[Mapping[str, Any]]) -> Section:
+    replays = [line for line in lines if str(line.get("schema")).startswith(HELD_OUT)]
+    records = [line for line in lines if str(line.get("schema")).startswith(METRICS)]
     last = records[-1]
     loss = svg.Line(label="loss", points=[(float(r["tokens"]), float(r["loss"])) for r in records])
     accuracies = [
@@ -54,11 +56,23 @@ def _training(number: int, path: str, records: Sequence[Mapping[str, Any]]) -> S
             caption="Accuracy per unrolled step, in the target's ids: a target outside the draft's vocabulary is wrong",
         ),
     ]
+    if replays:
+        blocks.append(_replays(replays))
     if last["seconds"]:
         words = f"{last['tokens']} tokens in {last['seconds']:.0f} s, {last['tokens'] / last['seconds']:.0f} tokens/s."
         blocks.append(Paragraph(text=words))
     lead = f"{len(records)} steps; the loss went from {records[0]['loss']:.3f} to {last['loss']:.3f}."
     return Section(id=f"training{number}", title=f"Training: {path}", lead=lead, blocks=blocks)
+
+
+def _replays(replays: Sequence[Mapping[str, Any]]) -> Chart:
+    best = max(replays, key=lambda replay: replay["accept_length"])
+    line = svg.Line(label="accept length", points=[(float(r["tokens"]), float(r["accept_length"])) for r in replays])
+    drafts = best["num_draft_tokens"]
+    return Chart(
+        svg=svg.line_chart([line], title="Accept length on held-out rows", x_label="tokens", y_label="tokens a pass"),
+        caption=f"Replay at {drafts} drafts a pass; the most, {best['accept_length']:.3f}, after step {best['step']}",
+    )
 
 
 def _value(values: Sequence[float | None], index: int) -> float:

@@ -1,14 +1,15 @@
-"""Saving and restoring an unfinished run: fp32 weights, optimiser moments, step, metrics; whole or not at all."""
+"""Saving and restoring an unfinished run: weights, moments, step, best draft, RNG, metrics; whole or not at all."""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from eyas.errors import EyasError
 from eyas.records.atomic import atomic_folder
@@ -31,18 +32,38 @@ class CheckpointDamaged(EyasError):
 
 
 def save_checkpoint(
-    folder: Path, trainer: Trainer, state: CheckpointState, metrics: Sequence[Mapping[str, Any]]
+    folder: Path,
+    trainer: Trainer,
+    state: CheckpointState,
+    metrics: Sequence[Mapping[str, Any]],
+    best: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write the run aside and swap it in; a kill at any moment leaves the checkpoint before or this one."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in trainer.draft.named_parameters():
-        tensors[f"draft.{name}"] = parameter.detach().cpu().contiguous()
+    """Write the run aside and swap it in; a kill at any moment leaves the checkpoint before or this one.
+
+    Args:
+        best: `draft_tensors` of the draft that accepts most so far.
+    """
+    tensors = {f"draft.{name}": p.detach().cpu().contiguous() for name, p in trainer.draft.named_parameters()}
     for name, moments in trainer.optimiser.moments().items():
         tensors |= {f"{kind}.{name}": moments[kind].cpu().contiguous() for kind in _MOMENTS if kind in moments}
+    tensors |= {f"best.{name}": tensor for name, tensor in (best or {}).items()}
+    tensors |= {f"rng.{name}": tensor for name, tensor in _rng_states(trainer.target.device).items()}
     with atomic_folder(folder, replace=True) as aside:
         save_file(tensors, aside / TENSORS)
         (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics))
         (aside / STATE).write_text(json.dumps(state.as_document(), indent=2) + "\n")
+
+
+def draft_tensors(draft: nn.Module) -> dict[str, Tensor]:
+    """The draft's parameters on the CPU as they will be written, bf16: what is kept of the best draft."""
+    return {name: p.detach().to("cpu", torch.bfloat16).contiguous() for name, p in draft.named_parameters()}
+
+
+@torch.no_grad()
+def put_tensors(draft: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """`draft_tensors` back into a draft."""
+    for name, parameter in draft.named_parameters():
+        parameter.copy_(tensors[name])
 
 
 def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
@@ -78,8 +99,16 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
     return state
 
 
-def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> list[dict[str, Any]]:
-    """Put weights and moments back into `trainer`; gives the metrics so far.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a checkpoint gives back besides the trainer's state: the metrics so far, the best draft's tensors."""
+
+    metrics: list[dict[str, Any]]
+    best: dict[str, Tensor] | None
+
+
+def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> Restored:
+    """Put weights, moments and random generators back.
 
     Raises:
         CheckpointDamaged: tensors are missing or unreadable.
@@ -87,14 +116,31 @@ def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> list[dict
     try:
         tensors = load_file(folder / TENSORS)
         metrics = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-        with torch.no_grad():
-            for name, parameter in trainer.draft.named_parameters():
-                parameter.copy_(tensors[f"draft.{name}"])
+        put_tensors(trainer.draft, _under("draft.", tensors))
         moments = [{kind: tensors[f"{kind}.{name}"] for kind in _MOMENTS} for name in trainer.optimiser.names]
         trainer.optimiser.set_moments(state.step, moments)
+        _set_rng_states(_under("rng.", tensors), trainer.target.device)
     except (OSError, ValueError, KeyError, SafetensorError, RuntimeError) as error:
         raise _damaged(folder, error) from error
-    return metrics
+    return Restored(metrics=metrics, best=_under("best.", tensors) or None)
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _rng_states(device: torch.device) -> dict[str, Tensor]:
+    # Training draws nothing at present; what it may draw one day goes on where it stopped.
+    states = {"cpu": torch.get_rng_state()}
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_rng_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    torch.set_rng_state(states["cpu"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)
 
 
 def _damaged(folder: Path, error: Exception) -> CheckpointDamaged:

@@ -66,6 +66,16 @@ class TrainConfig:
     and vLLM."""
     freeze_head: bool = False
     """Keep the head as it was initialised."""
+    eval_every: int | None = None
+    """Optimiser steps between replays of the held-out rows, 0 = never; by default about ten replays a run."""
+    held_out_rows: int = 64
+    """Held-out rows that are replayed, the first ones of the file, 1 … 100000."""
+    held_out_draft_tokens: int = 5
+    """Drafts per verify pass in these replays, 1 … 16."""
+    keep: Literal["best", "last"] = "best"
+    """Which draft is written: the one with the largest accept length on the held-out rows, or the last."""
+    log_every: int | None = None
+    """Steps between readings of loss and counts; the GPU is not waited for in between. By default 10, on a CPU 1."""
     checkpoint_every_s: float = 300.0
     """Seconds between checkpoints of the unfinished run (OUT.resume); 0 = none."""
     seed: int = 0
@@ -146,6 +156,10 @@ def _problems(config: TrainConfig) -> list[str]:
         (0.0 < config.grad_clip < inf, "grad_clip: above 0, finite"),
         (_is_of_three(config.aux_boundaries), f"aux_boundaries: {_NUM_BOUNDARIES} wanted, {_given(config)} given"),
         (_is_increasing(config.aux_boundaries), "aux_boundaries: increasing, 1 or more"),
+        (config.eval_every is None or config.eval_every >= 0, "eval_every: 0 or more"),
+        (1 <= config.held_out_rows <= 100_000, "held_out_rows: 1 … 100000"),
+        (1 <= config.held_out_draft_tokens <= 16, "held_out_draft_tokens: 1 … 16"),
+        (config.log_every is None or config.log_every >= 1, "log_every: 1 or more"),
         (0.0 <= config.checkpoint_every_s < inf, "checkpoint_every_s: 0 or more, finite"),
         (0 <= config.seed <= _MAX_SEED, f"seed: 0 … {_MAX_SEED}"),
         (config.draft_vocab_size == 0 or config.draft_vocab_size >= 8, "draft_vocab_size: 0, or 8 or more"),

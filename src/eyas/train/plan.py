@@ -16,8 +16,12 @@ from eyas.models.save_draft import DraftUnwritable
 from eyas.train.batches import Batch, plan_batches
 from eyas.train.config import Resolved, TrainConfig, resolve
 from eyas.train.costs import Costs, estimate_costs
+from eyas.train.held_out import HeldOutRows, find_held_out, read_held_out
 from eyas.train.initialise import draft_spec_for
 from eyas.train.vocabulary import DraftVocabulary, choose_vocabulary
+
+_REPLAYS_WANTED = 10
+_DECIDE_NOTHING = {"checkpoint_every_s", "log_every"}
 
 
 class RowsOfAnotherTarget(EyasError):
@@ -36,6 +40,8 @@ class TrainPlan:
         batches: of all optimiser steps in order.
         num_tokens: in all batches together.
         costs: estimated from shapes.
+        held_out: rows for the replays while training; None for none.
+        eval_every: steps between these; 0 without any.
     """
 
     rows: Rows
@@ -46,6 +52,8 @@ class TrainPlan:
     batches: list[Batch]
     num_tokens: int
     costs: Costs
+    held_out: HeldOutRows | None = None
+    eval_every: int = 0
 
     def as_document(self) -> dict[str, Any]:
         """Sizes and counts as a JSON object."""
@@ -63,6 +71,15 @@ class TrainPlan:
             "lr": self.resolved.lr,
             "draft_vocab_size": self.spec.draft_vocab_size,
             "vocabulary_coverage": self.vocabulary.coverage if self.vocabulary else None,
+            "held_out": None
+            if self.held_out is None
+            else {
+                "path": str(self.held_out.path),
+                "fingerprint": self.held_out.fingerprint,
+                "num_rows": len(self.held_out.rows),
+                "num_tokens": self.held_out.num_tokens,
+                "eval_every": self.eval_every,
+            },
             "costs": {
                 "trained_parameters": self.costs.num_trained,
                 "gflop_per_token": self.costs.flop_per_token / 1e9,
@@ -74,11 +91,18 @@ class TrainPlan:
         }
 
 
-def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, init_from: Path | None) -> TrainPlan:
+def make_plan(
+    target_folder: Path,
+    rows_folder: Path,
+    config: TrainConfig,
+    init_from: Path | None,
+    held_out: Path | None = None,
+) -> TrainPlan:
     """Read rows and target config, choose the vocabulary and the draft's shape, lay out the steps.
 
     Args:
         init_from: a draft to go on from, whose shape and vocabulary map are kept.
+        held_out: rows for the replays; by default those that lie beside the training rows.
 
     Raises:
         RowsUnreadable: no rows in the folder.
@@ -86,6 +110,7 @@ def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, init_
         DraftVocabTooLarge: larger than the target's.
         TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
         DraftUnwritable: SGLang's format cannot hold the draft that would come out.
+        HeldOutUnusable: no held-out row can be replayed.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
     _require_same_text(target, rows)
@@ -107,6 +132,7 @@ def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, init_
         )
     _require_writable(spec, target)
     resolved = resolve(config, hidden_size=spec.hidden_size, num_tokens=manifest.num_tokens, longest=manifest.longest)
+    found = None if config.eval_every == 0 else find_held_out(held_out, rows_folder)
     batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
     return TrainPlan(
         rows=rows,
@@ -123,6 +149,8 @@ def make_plan(target_folder: Path, rows_folder: Path, config: TrainConfig, init_
             target_bytes=sum(tensor.num_bytes for tensor in tensors.values()),
             longest=manifest.longest,
         ),
+        held_out=found and read_held_out(found, config.held_out_rows),
+        eval_every=0 if found is None else config.eval_every or max(1, len(batches) // _REPLAYS_WANTED),
     )
 
 
@@ -133,13 +161,13 @@ def run_identity(plan: TrainPlan, config: TrainConfig, weights: str, init_from: 
         weights: fingerprint of the target's weights.
         init_from: fingerprint of the draft it starts from.
     """
-    options = asdict(config)
-    del options["checkpoint_every_s"]
+    options = {name: value for name, value in asdict(config).items() if name not in _DECIDE_NOTHING}
     return {
         "rows": plan.rows.manifest.fingerprint,
         "target config": plan.target.fingerprint,
         "target weights": weights,
         "init from": init_from,
+        "held-out rows": plan.held_out and plan.held_out.fingerprint,
         **{f"--{name.replace('_', '-')}": value for name, value in options.items()},
     }
 

@@ -1,19 +1,21 @@
 """The optimiser steps of a run, from its plan or its checkpoint to its end. Files only through `checkpoint`."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eyas.records.checkpoint import CheckpointState
-from eyas.talk import Progress, Talk
-from eyas.train.checkpoint import restore, save_checkpoint
-from eyas.train.plan import TrainPlan
-from eyas.train.step_outcome import StepOutcome
-from eyas.train.trainer import Trainer
+from torch import Tensor
 
-METRICS_SCHEMA = "eyas.metrics/1"
+from eyas.records.checkpoint import CheckpointState
+from eyas.talk import Talk
+from eyas.train.checkpoint import draft_tensors, put_tensors, restore, save_checkpoint
+from eyas.train.held_out import HeldOut
+from eyas.train.journal import Journal, Speedometer, best_of
+from eyas.train.plan import TrainPlan
+from eyas.train.sinks import Sink
+from eyas.train.trainer import Trainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,54 +35,116 @@ class Checkpointing:
     state: CheckpointState | None
 
 
-def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, talk: Talk) -> list[dict[str, Any]]:
-    """Train to the end; gives one metrics record per optimiser step.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What is measured while training, and who is told.
 
-    Raises:
-        TrainingDiverged: see `Trainer.train_step`.
+    Attributes:
+        held_out: replays the held-out rows; None without any.
+        eval_every: steps between replays.
+        log_every: steps between readings of the device.
+        sinks: besides metrics.jsonl.
     """
-    metrics: list[dict[str, Any]] = []
-    first = 0
+
+    held_out: HeldOut | None
+    eval_every: int
+    log_every: int
+    sinks: Sequence[Sink] = ()
+
+
+@dataclass(slots=True)
+class RunOutcome:
+    """How a run ended.
+
+    Attributes:
+        records: one per optimiser step and one per replay, in order (`journal`).
+        best: tensors of the draft with the largest accept length; None without a replay.
+        error: `TrainingDiverged`; the trainer's draft is then that of the last good step.
+    """
+
+    records: list[dict[str, Any]] = field(default_factory=list)
+    best: dict[str, Tensor] | None = None
+    error: Exception | None = None
+
+
+def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Watch, talk: Talk) -> RunOutcome:
+    """Train to the end, or to the first step that is not finite."""
+    outcome, first = RunOutcome(), 0
     if keep.state is not None:
-        metrics = restore(keep.folder, trainer, keep.state)
+        restored = restore(keep.folder, trainer, keep.state)
+        outcome = RunOutcome(restored.metrics, restored.best)
         first = keep.state.step
         talk.line(f"going on after step {first} of {len(plan.batches)} (kept in {keep.folder})")
-    spent_before: float = metrics[-1]["seconds"] if metrics else 0.0
-    num_tokens: int = metrics[-1]["tokens"] if metrics else 0
-    start = last_kept = time.monotonic()
-
+    speedometer = Speedometer.of(trainer.target.device, plan.costs.flop_per_token, trainer.ranks.size)
     with talk.progress("train", plan.num_tokens, "tokens") as bar:
-        bar.advance(num_tokens)
-        for step in range(first, len(plan.batches)):
-            batch = plan.batches[step]
-            outcome = trainer.train_step([plan.rows[row] for row in batch.rows], step)
-            num_tokens += batch.num_tokens
-            spent = spent_before + time.monotonic() - start
-            metrics.append(_record(step, num_tokens, spent, outcome))
-            _show(bar, batch.num_tokens, metrics[-1])
-            if keep.every_s and time.monotonic() - last_kept >= keep.every_s:
-                state = CheckpointState(step=len(metrics), num_tokens=num_tokens, run=keep.run)
-                save_checkpoint(keep.folder, trainer, state, metrics)
-                last_kept = time.monotonic()
-    return metrics
+        journal = Journal(outcome.records, speedometer, watch.sinks, bar)
+        _Run(trainer, plan, keep, watch, journal, outcome).go(first)
+    return outcome
 
 
-def _record(step: int, num_tokens: int, seconds: float, outcome: StepOutcome) -> dict[str, Any]:
-    return {
-        "schema": METRICS_SCHEMA,
-        "step": step + 1,
-        "tokens": num_tokens,
-        "seconds": round(seconds, 3),
-        "loss": outcome.loss,
-        "lr": outcome.lr,
-        "grad_norm": outcome.grad_norm,
-        **outcome.counts.as_record(),
-    }
+@dataclass(slots=True)
+class _Run:
+    trainer: Trainer
+    plan: TrainPlan
+    keep: Checkpointing
+    watch: Watch
+    journal: Journal
+    outcome: RunOutcome
+    last_kept: float = field(default_factory=time.monotonic)
+
+    def go(self, first: int) -> None:
+        last = len(self.plan.batches)
+        for step in range(first, last):
+            batch = self.plan.batches[step]
+            with self.journal.waiting_for_data():
+                rows = [self.plan.rows[row] for row in batch.rows]
+            self.journal.add(self.trainer.start_step(rows, step), batch.num_tokens)
+            done = step + 1
+            is_replayed = self.watch.held_out is not None and (done == last or done % self.watch.eval_every == 0)
+            is_kept = self._is_checkpoint_due()
+            if not (is_replayed or is_kept or done == last or done % self.watch.log_every == 0):
+                continue
+            self.outcome.error = self.journal.flush()
+            if self.outcome.error is not None:
+                self._keep_last_good()
+                return
+            with self.journal.pausing():
+                if is_replayed:
+                    self._replay(done)
+                if is_kept:
+                    self._checkpoint(done)
+
+    def _replay(self, step: int) -> None:
+        assert self.watch.held_out is not None, "asked only with held-out rows"
+        begin = time.monotonic()
+        figures = self.watch.held_out.measure(self.trainer.draft)
+        record = self.journal.add_held_out(step, figures, time.monotonic() - begin)
+        if record["is_best"] and self.trainer.ranks.is_first:
+            self.outcome.best = draft_tensors(self.trainer.draft)
+
+    def _is_checkpoint_due(self) -> bool:
+        is_due = self.keep.every_s > 0 and time.monotonic() - self.last_kept >= self.keep.every_s
+        return is_due and self.trainer.ranks.is_first
+
+    def _checkpoint(self, step: int) -> None:
+        state = CheckpointState(step=step, num_tokens=self.journal.num_tokens, run=self.keep.run)
+        save_checkpoint(self.keep.folder, self.trainer, state, self.outcome.records, self.outcome.best)
+        self.last_kept = time.monotonic()
+
+    def _keep_last_good(self) -> None:
+        if self.keep.every_s > 0 and self.trainer.ranks.is_first:
+            self._checkpoint(last_step(self.outcome.records))
 
 
-def _show(bar: Progress, num_tokens: int, record: Mapping[str, Any]) -> None:
-    accuracy = record["accuracy"][0]
-    shown = "–" if accuracy is None else f"{accuracy:.0%}"
-    rate = record["tokens"] / record["seconds"] if record["seconds"] else 0.0
-    bar.say(f"loss {record['loss']:.3f}  step-0 accuracy {shown}  {rate:.0f} tok/s")
-    bar.advance(num_tokens)
+def last_step(records: Sequence[Mapping[str, Any]]) -> int:
+    """Optimiser steps done, by the records."""
+    return max((record["step"] for record in records), default=0)
+
+
+def take_best(outcome: RunOutcome, trainer: Trainer) -> Mapping[str, Any] | None:
+    """Put the best draft into the trainer; gives the record of its replay, None without one."""
+    best = best_of(outcome.records)
+    if best is None or outcome.best is None:
+        return None
+    put_tensors(trainer.draft, outcome.best)
+    return best

@@ -19,14 +19,17 @@ from eyas.models.target import Target
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_folder
-from eyas.records.checkpoint import METRICS, resume_folder
+from eyas.records.checkpoint import LAST_GOOD, METRICS, resume_folder
 from eyas.talk import Talk
 from eyas.train.answers import AnswersCheck, check_answers
 from eyas.train.checkpoint import read_state
 from eyas.train.config import TrainConfig
+from eyas.train.held_out import HeldOut
 from eyas.train.initialise import initialise
+from eyas.train.journal import held_out_of, steps_of
 from eyas.train.plan import TrainPlan, make_plan, run_identity
-from eyas.train.run import Checkpointing, run_steps
+from eyas.train.run import Checkpointing, RunOutcome, Watch, run_steps, take_best
+from eyas.train.sinks import open_sinks, require_sinks
 from eyas.train.trainer import Trainer
 
 
@@ -50,6 +53,9 @@ class TrainRequest:
         dtype: of the target: "float32", "bfloat16" or "auto" (bfloat16 on a GPU); the draft's weights are fp32.
         init_only: write the initialised draft and stop.
         restart: throw an unfinished run away.
+        held_out: rows for the replays while training; None for those beside the rows, if there are any.
+        tensorboard: folder for event files; None for none.
+        wandb: project to report to; None for none.
     """
 
     target: Path
@@ -60,15 +66,26 @@ class TrainRequest:
     dtype: str = "auto"
     init_only: bool = False
     restart: bool = False
+    held_out: Path | None = None
+    tensorboard: Path | None = None
+    wandb: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """The outcome: the plan, and the metrics of all steps (none with `init_only`)."""
+    """The outcome.
+
+    Attributes:
+        metrics: of all optimiser steps (none with `init_only`).
+        held_out: of all replays.
+        kept: the replay that chose the draft; None where the last one was written.
+    """
 
     plan: TrainPlan
     metrics: Sequence[Mapping[str, Any]]
     out: Path
+    held_out: Sequence[Mapping[str, Any]] = ()
+    kept: Mapping[str, Any] | None = None
 
 
 def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainPlan:
@@ -85,9 +102,13 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
             "a draft that may have cost days is never overwritten",
             "choose another folder, or delete this one",
         )
-    plan = make_plan(request.target, request.rows, config, request.init_from)
+    require_sinks(request.wandb)
+    plan = make_plan(request.target, request.rows, config, request.init_from, request.held_out)
+    _require_disk(request.out, plan, config)
     for note in plan.resolved.notes:
         talk.note(note)
+    _say_costs(plan, talk)
+    _say_held_out(plan, config, talk)
     if plan.vocabulary is not None:
         size, seen = len(plan.vocabulary.ids), plan.vocabulary.num_seen
         talk.line(f"draft vocabulary: {size} tokens cover {plan.vocabulary.coverage:.2%} of the supervised ones")
@@ -109,7 +130,7 @@ def train(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: Tal
 
     Raises:
         CheckpointForeign, CheckpointDamaged: an unfinished run is there and cannot be gone on with.
-        TrainingDiverged: a loss or gradient is not finite.
+        TrainingDiverged: a loss or gradient is not finite; the state before it is kept.
         OutputExists, WriteFailed: see `records.atomic`.
     """
     keep = _checkpointing(request, config, plan)
@@ -117,15 +138,50 @@ def train(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: Tal
     talk.line(f"loading the target {request.target.name} ({placement.dtype}, {placement.device})".replace("torch.", ""))
     target = Target.load(request.target, placement)
     draft = _draft(request, config, plan, target, talk)
-    metrics: Sequence[Mapping[str, Any]] = []
-    if not request.init_only:
-        if keep.state is None:
-            _check_answers(target, plan, talk)
-        trainer = Trainer(draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches))
-        metrics = run_steps(trainer, plan, keep, talk)
-    _write(request, config, plan, draft, metrics)
+    if request.init_only:
+        _write(request.out, request, config, plan, draft, [])
+        return Trained(plan=plan, metrics=[], out=request.out)
+    if keep.state is None:
+        _check_answers(target, plan, talk)
+    trainer = Trainer(draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches))
+    outcome = _run(request, config, plan, trainer, keep, talk)
+    kept = take_best(outcome, trainer) if config.keep == "best" else None
+    _write(request.out, request, config, plan, draft, outcome.records, kept)
     shutil.rmtree(keep.folder, ignore_errors=True)
-    return Trained(plan=plan, metrics=metrics, out=request.out)
+    return Trained(
+        plan=plan,
+        metrics=steps_of(outcome.records),
+        out=request.out,
+        held_out=held_out_of(outcome.records),
+        kept=kept,
+    )
+
+
+def _run(
+    request: TrainRequest, config: TrainConfig, plan: TrainPlan, trainer: Trainer, keep: Checkpointing, talk: Talk
+) -> RunOutcome:
+    """The optimiser steps; raises what stopped them, once the last good draft is kept."""
+    held_out = None
+    if plan.held_out is not None:
+        held_out = HeldOut(trainer.target, plan.held_out.rows, config.held_out_draft_tokens, trainer.ranks)
+    sinks = open_sinks(request.tensorboard, request.wandb, request.out.name, plan.as_document())
+    watch = Watch(
+        held_out=held_out,
+        eval_every=plan.eval_every,
+        log_every=config.log_every or (10 if trainer.target.device.type == "cuda" else 1),
+        sinks=sinks,
+    )
+    try:
+        outcome = run_steps(trainer, plan, keep, watch, talk)
+    finally:
+        for sink in sinks:
+            sink.close()
+    if outcome.error is not None:
+        if keep.folder.exists():
+            _write(keep.folder / LAST_GOOD, request, config, plan, trainer.draft, outcome.records)
+            outcome.error.add_note(f"the draft before that step is kept: --init-from {keep.folder / LAST_GOOD}")
+        raise outcome.error
+    return outcome
 
 
 def _say_costs(plan: TrainPlan, talk: Talk) -> None:
@@ -136,6 +192,21 @@ def _say_costs(plan: TrainPlan, talk: Talk) -> None:
     )
     for what, size in costs.memory_bytes.items():
         talk.line(f"  {size / 2**20:8.0f} MiB  {what}")
+
+
+def _say_held_out(plan: TrainPlan, config: TrainConfig, talk: Talk) -> None:
+    found = plan.held_out
+    if found is None:
+        if config.eval_every != 0:
+            talk.note(
+                "no held-out rows: the last draft is written, whether it accepts most or not; --held-out names some"
+            )
+        return
+    skipped = f" ({found.num_skipped} without an answer left out)" if found.num_skipped else ""
+    talk.line(
+        f"held out: {len(found.rows)} rows of {found.path}{skipped}, {found.num_tokens} tokens, replayed every"
+        f" {plan.eval_every} steps at {config.held_out_draft_tokens} drafts a pass; the {config.keep} draft is written"
+    )
 
 
 def _require_disk(out: Path, plan: TrainPlan, config: TrainConfig) -> None:
@@ -207,13 +278,21 @@ def _frozen(draft: Eagle3Draft, config: TrainConfig) -> Eagle3Draft:
 
 
 def _write(
+    out: Path,
     request: TrainRequest,
     config: TrainConfig,
     plan: TrainPlan,
     draft: Eagle3Draft,
-    metrics: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
+    kept: Mapping[str, Any] | None = None,
 ) -> None:
-    """The draft's folder: weights, config and sidecar by `save_draft`, metrics beside them; all or nothing."""
+    """The draft's folder: weights, config and sidecar by `save_draft`, metrics beside them; all or nothing.
+
+    Args:
+        kept: the replay that chose this draft; None for the last one.
+    """
+    steps = steps_of(records)
+    written = kept or (steps[-1] if steps else {"step": 0, "tokens": 0})
     about = {
         "trained_by": f"eyas {__version__}",
         "rows": plan.as_document()["rows"],
@@ -222,12 +301,13 @@ def _write(
         "options": asdict(config),
         "lr": plan.resolved.lr,
         "batch_tokens": plan.resolved.batch_tokens,
-        "steps": len(metrics),
-        "tokens": metrics[-1]["tokens"] if metrics else 0,
+        "steps": written["step"],
+        "tokens": written["tokens"],
+        "held_out": dict(kept) if kept is not None else None,
     }
-    with atomic_folder(request.out) as aside:
+    with atomic_folder(out) as aside:
         save_draft(draft, aside, target_spec=plan.target, about=about, replace_existing=True)
         for weights in aside.glob("*.safetensors"):
             weights.chmod(0o644)  # safetensors makes it readable by the owner only
-        if metrics:
-            (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics))
+        if records:
+            (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -1,0 +1,89 @@
+"""Where metrics go besides `metrics.jsonl`: TensorBoard's files, wandb. Only when asked for."""
+
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from eyas.errors import EnvironmentMissing
+from eyas.train.event_files import EventFile
+
+_NOT_SHOWN = {"schema", "step"}
+
+
+class Sink(Protocol):
+    """Takes records as they are known."""
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """One record of metrics.jsonl, of any kind."""
+
+    def close(self) -> None:
+        """The run is over."""
+
+
+def require_sinks(wandb: str | None) -> None:
+    """Raise `EnvironmentMissing`, before anything costly, for a sink whose package is not installed."""
+    if wandb is not None and find_spec("wandb") is None:
+        raise EnvironmentMissing(
+            "wandb is not installed",
+            f"--wandb {wandb}",
+            "eyas does not bring it: nothing else needs it",
+            "pip install wandb, or use --tensorboard FOLDER, which needs no package; metrics.jsonl is always written",
+        )
+
+
+def open_sinks(tensorboard: Path | None, wandb: str | None, name: str, about: Mapping[str, Any]) -> list[Sink]:
+    """The sinks asked for.
+
+    Args:
+        tensorboard: folder for event files.
+        wandb: project.
+        name: of the run.
+        about: its plan, as JSON has it.
+    """
+    sinks: list[Sink] = []
+    if tensorboard is not None:
+        sinks.append(_TensorBoard(tensorboard))
+    if wandb is not None:
+        sinks.append(_Wandb(wandb, name, about))
+    return sinks
+
+
+def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """Tag -> value: numbers as they are, lists as `name/step_j`; held-out records under `held_out/`."""
+    prefix = "held_out/" if "held-out" in record["schema"] else ""
+    scalars: dict[str, float] = {}
+    for name, value in record.items():
+        if name in _NOT_SHOWN or isinstance(value, str | bool):
+            continue
+        parts: Sequence[Any] = value if isinstance(value, list | tuple) else [value]
+        for j, part in enumerate(parts):
+            tag = f"{name}/step_{j}" if isinstance(value, list | tuple) else name
+            if isinstance(part, int | float):
+                scalars[prefix + tag] = float(part)
+    return scalars
+
+
+class _TensorBoard:
+    def __init__(self, folder: Path) -> None:
+        self._file = EventFile(folder)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        self._file.add(record["step"], scalars_of(record), time.time())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class _Wandb:
+    def __init__(self, project: str, name: str, about: Mapping[str, Any]) -> None:
+        import wandb  # type: ignore[import-not-found, unused-ignore]
+
+        self._run: Any = wandb.init(project=project, name=name, config=dict(about))
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        self._run.log(scalars_of(record), step=record["step"])
+
+    def close(self) -> None:
+        self._run.finish()
