@@ -30,6 +30,23 @@ def test_every_document_of_a_run_is_on_the_page(tmp_path: Path):
     assert len(page.encode()) < 1_000_000
 
 
+def test_replays_while_training_have_a_curve_of_their_own_and_are_no_steps(tmp_path: Path):
+    run = write_run(tmp_path / "run")
+    without = build_report([run])
+    replays = [
+        {"schema": "eyas.held-out/1", "step": s, "tokens": 200 * s, "accept_length": a, "num_draft_tokens": 5}
+        for s, a in ((3, 1.25), (6, 2.125))
+    ]
+    with (run / "draft" / "metrics.jsonl").open("a") as file:
+        file.write("\n" + "\n".join(json.dumps(replay) for replay in replays))
+
+    page = build_report([run])
+
+    assert "Replay at 5 drafts a pass; the most, 2.125, after step 6" in page
+    assert page.count("<svg") == without.count("<svg") + 1
+    assert "7 steps; the loss went from" in page
+
+
 def test_hostile_text_of_a_run_stays_text(tmp_path: Path):
     page = build_report([write_run(tmp_path / "run")])
 

@@ -318,7 +318,8 @@ def test_a_resumed_run_keeps_its_replays_and_its_best_draft(inputs, tmp_path: Pa
 
     assert len(figures(whole)) == 5
     assert figures(parts) == figures(whole)
-    assert whole.kept is not None and parts.kept is not None
+    assert whole.kept is not None
+    assert parts.kept is not None
     assert parts.kept["step"] == whole.kept["step"]
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))
     assert all(torch.equal(one[name], two[name]) for name in one)
