@@ -23,14 +23,15 @@ from eyas.talk import Silent
 from tiny_draft import tiny_draft, tiny_text
 
 CPU = place("float32", "cpu")
-UNWRITABLE = {
+# Everything else is written in SGLang's format.
+IN_VLLM_FORMAT = {
     "latent attention, yarn, two layers, norm per state, post-norm feedback",
     "post-norm residual",
     "q/k norm",
-    "biases",
     "sliding window",
     "window in one of two layers",
 }
+UNWRITABLE = {"biases"}  # of q, k, v and fc at once
 
 
 def saved(tmp_path, **changes):
@@ -61,9 +62,37 @@ def test_a_draft_written_and_read_is_the_same_function(tmp_path, switch):
     assert loaded.spec.aux_boundaries == draft.spec.aux_boundaries
 
 
+@pytest.mark.parametrize("switch", sorted(SWITCHES.keys() - UNWRITABLE))
+def test_the_first_format_that_can_hold_a_draft_is_taken_and_named(tmp_path, switch):
+    wanted = "vllm" if switch in IN_VLLM_FORMAT else "sglang"
+
+    assert save_draft(tiny_draft(**SWITCHES[switch]), tmp_path / "draft") == wanted
+    assert json.loads((tmp_path / "draft" / "eyas.json").read_text())["dialect"] == wanted
+
+
+def test_an_embedding_that_sglang_would_overwrite_is_not_written_in_its_format(tmp_path):
+    assert save_draft(tiny_draft(target_hidden_size=32), tmp_path / "same width") == "vllm"
+    assert save_draft(tiny_draft(target_hidden_size=16), tmp_path / "another width") == "sglang"
+
+
+@torch.no_grad()
+def test_biases_that_only_a_reader_builds_are_written_as_zeros(tmp_path):
+    draft = tiny_draft(attention_bias=True)
+    assert save_draft(draft, tmp_path / "draft", dtype=torch.float32) == "vllm"
+
+    loaded = load_draft(tmp_path / "draft", CPU)
+
+    ids, aux = tiny_text()
+    assert not loaded.layers[0].self_attn.o_proj.bias.any()
+    for (_, logits), (_, logits_2) in zip(draft.ttt_forward(ids, aux, 3), loaded.ttt_forward(ids, aux, 3), strict=True):
+        torch.testing.assert_close(logits, logits_2, atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("switch", sorted(UNWRITABLE))
-def test_what_the_format_cannot_hold_is_refused_not_dropped(tmp_path, switch):
-    with pytest.raises(DraftUnwritable):
+def test_what_no_format_can_hold_is_refused_not_dropped(tmp_path, switch):
+    with pytest.raises(
+        DraftUnwritable, match="has no biases on q, k and v; vLLM has no bias on fc; speculators has no"
+    ):
         save_draft(tiny_draft(**SWITCHES[switch]), tmp_path / "draft")
 
     assert not (tmp_path / "draft").exists()

@@ -1,8 +1,11 @@
-"""`save_draft`: an `Eagle3Draft` as a folder in SGLang's format, which SGLang, vLLM and eyas read; atomic."""
+"""`save_draft`: an `Eagle3Draft` as a folder in the first format that can hold it; atomic.
+
+SGLang's comes first: SGLang, vLLM and eyas read it. What it cannot hold goes into vLLM's or speculators'.
+"""
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,11 @@ from torch import Tensor
 
 from eyas import __version__
 from eyas.contract.checkpoint import TensorInfo
+from eyas.contract.dialects.dialect import Dialect, Loss, Written
 from eyas.contract.dialects.sglang import SGLANG
+from eyas.contract.dialects.speculators import SPECULATORS
+from eyas.contract.dialects.vllm import VLLM
+from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.sidecar import NAME, SCHEMA, contract_document
 from eyas.contract.target_spec import TargetSpec
 from eyas.errors import EyasError
@@ -31,9 +38,57 @@ _DTYPE_NAMES = {
 
 
 class DraftUnwritable(EyasError):
-    """SGLang's format cannot hold one of the draft's switches."""
+    """No format can hold all of the draft's switches."""
 
     code = "draft-unwritable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The format that a draft is saved in.
+
+    Attributes:
+        written: the draft in its words.
+        passed_over: what the formats before it could not hold, one sentence each.
+    """
+
+    dialect: Dialect
+    written: Written
+    passed_over: tuple[str, ...]
+
+
+def choose_dialect(spec: DraftSpec, target_spec: TargetSpec | None, *, where: str) -> Choice:
+    """The first of SGLang's, vLLM's and speculators' format that can hold the draft without a loss.
+
+    Args:
+        where: for the message.
+
+    Raises:
+        DraftUnwritable: none of them can.
+    """
+    passed_over: list[str] = []
+    first: Loss | None = None
+    for dialect in _order(spec):
+        assert dialect.write is not None, f"{dialect.name} can be written"
+        written = dialect.write(spec, target_spec)
+        if not written.losses:
+            return Choice(dialect=dialect, written=written, passed_over=tuple(passed_over))
+        passed_over.append(written.losses[0].what)
+        first = first or written.losses[0]
+    assert first is not None, "there are dialects"
+    raise DraftUnwritable(
+        "no format can hold the draft",
+        f"{where}: {first.switch} = {getattr(spec, first.switch, '?')}",
+        "; ".join(passed_over),
+        "make a draft without one of these",
+    )
+
+
+def _order(spec: DraftSpec) -> tuple[Dialect, ...]:
+    """SGLang reads the target's embedding over a draft's own of the same width: vLLM's format does not pretend."""
+    if spec.embedding == "own" and spec.hidden_size == spec.target_hidden_size:
+        return VLLM, SPECULATORS, SGLANG
+    return SGLANG, VLLM, SPECULATORS
 
 
 def save_draft(
@@ -44,7 +99,7 @@ def save_draft(
     target_spec: TargetSpec | None = None,
     about: Mapping[str, Any] | None = None,
     replace_existing: bool = False,
-) -> None:
+) -> str:
     """Write the draft: `config.json`, `model.safetensors`, `eyas.json` (switches, target identity, `about`).
 
     A shared embedding or head is not written: the target has it.
@@ -57,27 +112,25 @@ def save_draft(
         about: what else a reader should know (training data's fingerprint, steps ...); JSON-able.
         replace_existing: swap out a folder that is there.
 
+    Returns:
+        Name of the format, see `choose_dialect`.
+
     Raises:
         OutputExists: the folder is there and `replace_existing` is off.
-        DraftUnwritable: the format cannot hold the draft.
+        DraftUnwritable: no format can hold the draft.
         WriteFailed: the disk.
     """
     tensors = {name: _to_disk(tensor, dtype) for name, tensor in draft.state_dict().items()}
     spec = replace(draft.spec, tensors={name: _info(tensor) for name, tensor in tensors.items()})
-    assert SGLANG.write is not None, "SGLang's format can be written"
-    written = SGLANG.write(spec, target_spec)
-    if written.losses:
-        raise DraftUnwritable(
-            written.losses[0].what,
-            str(folder),
-            f"the draft has {written.losses[0].switch} = {getattr(spec, written.losses[0].switch, '?')}",
-            "train a draft without it, or save it in another format with `eyas convert`",
-        )
+    choice = choose_dialect(spec, target_spec, where=str(folder))
+    written = choice.written
     stored = {written.names[name]: tensor for name, tensor in tensors.items() if name in written.names}
+    for name in (name for name, origin in written.derived.items() if origin == "zeros"):
+        stored[written.names[name]] = torch.zeros(spec.hidden_size, dtype=dtype)
     sidecar = {
         "schema": SCHEMA,
         "eyas_version": __version__,
-        "dialect": SGLANG.name,
+        "dialect": choice.dialect.name,
         "config_fingerprint": of_json(written.config),
         "contract": contract_document(spec),
         "target": target_spec.as_document() if target_spec else spec.target,
@@ -87,6 +140,7 @@ def save_draft(
         save_file(stored, aside / WEIGHTS, metadata={"format": "pt"})
         (aside / "config.json").write_text(_json(written.config))
         (aside / NAME).write_text(_json(sidecar))
+    return choice.dialect.name
 
 
 def _to_disk(tensor: Tensor, dtype: torch.dtype) -> Tensor:
