@@ -5,18 +5,14 @@ from collections import Counter
 import pytest
 import torch
 
+from chi_square import chi_square, exact_distribution, p_value
 from eyas.decode.chain import DraftToken, GreedyRule, SampledRule, rule_for
-from eyas.decode.sampling import Sampling, SamplingBatch, token_probs
+from eyas.decode.sampling import Sampling
 from eyas.engine.engine import Engine, Limits
 from stub_models import VOCAB, StubDraft, StubTarget, moody_draft, next_logits
 
 NUM_TEXTS = 1500
-# 99.9 % quantile of chi-square by degrees of freedom, by Wilson and Hilferty's cube.
-Z_999 = 3.0902
-
-
-def chi_square_limit(freedom: int) -> float:
-    return freedom * (1 - 2 / (9 * freedom) + Z_999 * (2 / (9 * freedom)) ** 0.5) ** 3
+LEAST_P = 0.001
 
 
 def rows(*choices: int) -> torch.Tensor:
@@ -41,32 +37,6 @@ def test_a_greedy_draft_is_in_target_ids():
 def test_temperature_zero_is_the_greedy_rule():
     assert isinstance(rule_for(Sampling()), GreedyRule)
     assert isinstance(rule_for(Sampling(temperature=0.5)), SampledRule)
-
-
-def exact_distribution(prompt: list[int], num: int, sampling: Sampling) -> dict[tuple[int, ...], float]:
-    """Probability of every text of `num` tokens under plain sampling."""
-    found = {(): 1.0}
-    for _ in range(num):
-        longer: dict[tuple[int, ...], float] = {}
-        for text, p in found.items():
-            seen = [*prompt, *text]
-            batch = SamplingBatch.of([sampling], torch.device("cpu"))
-            for token, q in enumerate(token_probs(next_logits(seen[-2], seen[-1])[None], batch)[0].tolist()):
-                if q > 0:
-                    longer[(*text, token)] = p * q
-        found = longer
-    return found
-
-
-def chi_square(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], num: int) -> tuple[float, int]:
-    """The statistic over cells of at least five expected texts, the rest pooled; and its degrees of freedom."""
-    assert set(counts) <= set(expected), "a text that plain sampling cannot write"
-    big = [text for text, p in expected.items() if num * p >= 5]
-    cells = [(counts[text], num * expected[text]) for text in big]
-    rest = 1 - sum(expected[text] for text in big)
-    if num * rest >= 5:
-        cells.append((num - sum(counts[text] for text in big), num * rest))
-    return sum((seen - wanted) ** 2 / wanted for seen, wanted in cells), len(cells) - 1
 
 
 def offers_of_another_model() -> StubDraft:
@@ -98,9 +68,10 @@ def test_speculative_sampling_is_distributed_as_plain_sampling(kind, drafts, mak
         num_accepted += sum(text.accepted)
 
     statistic, freedom = chi_square(counts, expected, NUM_TEXTS)
-    record_property("chi_square", f"{kind}: {statistic:.1f} with {freedom} degrees of freedom")
+    p = p_value(statistic, freedom)
+    record_property("chi_square", f"{kind}: {statistic:.1f} with {freedom} degrees of freedom, p = {p:.3f}")
     assert freedom >= 10, "too few cells to tell anything"
-    assert statistic < chi_square_limit(freedom)
+    assert p > LEAST_P
     assert num_accepted > 0 or make is None
 
 
@@ -113,7 +84,7 @@ def test_the_chi_square_test_can_fail():
         counts[tuple(Engine(StubTarget()).generate([1, 2], Limits(max_new_tokens=4), rule=rule).ids)] += 1
 
     statistic, freedom = chi_square(counts, expected, NUM_TEXTS)
-    assert statistic > chi_square_limit(freedom)
+    assert p_value(statistic, freedom) < LEAST_P
 
 
 def test_a_certain_draft_of_a_certain_target_is_always_accepted():

@@ -135,6 +135,14 @@ typedef struct {
     long normed_stride;     /* floats per thread in `normed` */
 } Scratch;
 
+/* Rows of a tree: row r sees the cache's slots 0 … base - 1 and then those of its path, itself last; it stands at position
+ * base + depth[r] - 1. The order of its sums is that of the same text without a tree. */
+typedef struct {
+    long base, stride;  /* stride: longs per row in `paths` */
+    const long *depth;  /* [R] length of each row's path */
+    const long *paths;  /* [R, stride] slots */
+} Tree;
+
 /* Bias, head norm and rotation of one q or k head, in place. */
 static void finish_head(const Shape *s, float *head, const float *bias, const float *norm, const float *cos,
                         const float *sin) {
@@ -148,28 +156,36 @@ static void finish_head(const Shape *s, float *head, const float *bias, const fl
     }
 }
 
-/* out[8 N] = sum over t of scores[t] · values[t], over `total`; the sums stay in registers. */
-static inline __attribute__((always_inline)) void weigh(
-    const int N, const float *scores, const float *values, float *out, long length, long dim, float total) {
+/* out[8 N] = sum over t of scores[t] · values[t], over `total`; the sums stay in registers. Values lie one after the
+ * other from `begin` on, and those from `joint` on in the slots of `path`. */
+static inline __attribute__((always_inline)) void weigh(const int N, const float *scores, const float *values, float *out,
+                                                        long begin, long joint, long end, const long *path, long dim,
+                                                        float total) {
     v8 acc[8];
     UNROLL for (int i = 0; i < N; i++) acc[i] = (v8){0};
-    for (long t = 0; t < length; t++)
-        UNROLL for (int i = 0; i < N; i++) acc[i] += scores[t] * load(values + t * dim + 8 * i);
+    for (long t = begin; t < joint; t++)
+        UNROLL for (int i = 0; i < N; i++) acc[i] += scores[t - begin] * load(values + t * dim + 8 * i);
+    for (long t = joint; t < end; t++)
+        UNROLL for (int i = 0; i < N; i++) acc[i] += scores[t - begin] * load(values + path[t] * dim + 8 * i);
     UNROLL for (int i = 0; i < N; i++) store(out + 8 * i, acc[i] / total);
 }
 
-/* Softmax attention of one query head over cache positions begin … end - 1. */
+static inline float score(const float *q, const float *key, long dim, float scale) {
+    v8 acc = {0};
+    for (long d = 0; d < dim; d += 8) acc += load(q + d) * load(key + d);
+    return sum8(acc) * scale;
+}
+
+/* Softmax attention of one query head over positions begin … end - 1, which lie in the slots of the same numbers;
+ * position t ≥ joint of a tree's path lies in slot path[t]. */
 static void attend_head(const Shape *s, const float *q, const float *keys, const float *values, float *out, long begin,
-                        long end, float *scores) {
+                        long joint, long end, const long *path, float *scores) {
     const long dim = s->head_dim, length = end - begin, padded = (length + 7) & ~7L;
     const float scale = 1.0f / sqrtf((float)dim);
     float highest = -INFINITY;
-    for (long t = 0; t < length; t++) {
-        v8 acc = {0};
-        for (long d = 0; d < dim; d += 8) acc += load(q + d) * load(keys + (begin + t) * dim + d);
-        scores[t] = sum8(acc) * scale;
-        highest = scores[t] > highest ? scores[t] : highest;
-    }
+    for (long t = begin; t < joint; t++) scores[t - begin] = score(q, keys + t * dim, dim, scale);
+    for (long t = joint; t < end; t++) scores[t - begin] = score(q, keys + path[t] * dim, dim, scale);
+    for (long t = 0; t < length; t++) highest = scores[t] > highest ? scores[t] : highest;
     for (long t = length; t < padded; t++) scores[t] = -INFINITY;
     v8 acc = {0};
     for (long t = 0; t < padded; t += 8) {
@@ -179,14 +195,14 @@ static void attend_head(const Shape *s, const float *q, const float *keys, const
         acc += e;
     }
     float total = sum8(acc);
-    values += begin * dim;
     long d = 0;
-    for (; d + 64 <= dim; d += 64) weigh(8, scores, values + d, out + d, length, dim, total);
-    for (; d < dim; d += 8) weigh(1, scores, values + d, out + d, length, dim, total);
+    for (; d + 64 <= dim; d += 64) weigh(8, scores, values + d, out + d, begin, joint, end, path, dim, total);
+    for (; d < dim; d += 8) weigh(1, scores, values + d, out + d, begin, joint, end, path, dim, total);
 }
 
 /* q, k, v: one head at a time, finished while it is warm; k and v go to the cache. */
-static void project_qkv(const Shape *s, const Layer *l, const Scratch *w, const float *x, int rows, long start) {
+static void project_qkv(const Shape *s, const Layer *l, const Scratch *w, const float *x, int rows, long start,
+                        const Tree *tree) {
     const long heads = s->heads, kv = s->kv_heads, dim = s->head_dim, width = (heads + 2 * kv) * dim;
     const long half = s->rotary_dim / 2;
 #pragma omp for schedule(dynamic, 1)
@@ -194,31 +210,34 @@ static void project_qkv(const Shape *s, const Layer *l, const Scratch *w, const 
         linear(l->qkv + h * dim * s->in_width, x, w->qkv + h * dim, dim, width, s->in_width, rows, 0);
         const float *bias = l->qkv_bias ? l->qkv_bias + h * dim : 0;
         for (int r = 0; r < rows; r++) {
-            long position = start + r;
+            long slot = start + r, position = tree ? tree->base + tree->depth[r] - 1 : slot;
             float *head = w->qkv + r * width + h * dim;
             const float *cos = w->cos + position * half, *sin = w->sin + position * half;
             if (h < heads) {
                 finish_head(s, head, bias, l->q_norm, cos, sin);
             } else if (h < heads + kv) {
                 finish_head(s, head, bias, l->k_norm, cos, sin);
-                memcpy(l->keys + ((h - heads) * s->capacity + position) * dim, head, dim * sizeof(float));
+                memcpy(l->keys + ((h - heads) * s->capacity + slot) * dim, head, dim * sizeof(float));
             } else {
                 if (bias) for (long d = 0; d < dim; d++) head[d] += bias[d];
-                memcpy(l->values + ((h - heads - kv) * s->capacity + position) * dim, head, dim * sizeof(float));
+                memcpy(l->values + ((h - heads - kv) * s->capacity + slot) * dim, head, dim * sizeof(float));
             }
         }
     }
 }
 
-static void attend(const Shape *s, const Layer *l, const Scratch *w, int rows, long start, int thread) {
+static void attend(const Shape *s, const Layer *l, const Scratch *w, int rows, long start, const Tree *tree, int thread) {
     const long heads = s->heads, dim = s->head_dim, width = (heads + 2 * s->kv_heads) * dim;
 #pragma omp for schedule(dynamic, 1)
     for (long item = 0; item < rows * heads; item++) {
-        long h = item / rows, r = item % rows, kv_head = h / (heads / s->kv_heads), end = start + r + 1;
+        long h = item / rows, r = item % rows, kv_head = h / (heads / s->kv_heads);
+        long end = tree ? tree->base + tree->depth[r] : start + r + 1;
         long begin = s->window && end > s->window ? end - s->window : 0;
+        long joint = !tree ? end : begin > tree->base ? begin : tree->base;
+        const long *path = tree ? tree->paths + r * tree->stride - tree->base : 0;
         const float *keys = l->keys + kv_head * s->capacity * dim, *values = l->values + kv_head * s->capacity * dim;
-        attend_head(s, w->qkv + r * width + h * dim, keys, values, w->attention + (r * heads + h) * dim, begin, end,
-                    w->scores + thread * (s->capacity + 8));
+        attend_head(s, w->qkv + r * width + h * dim, keys, values, w->attention + (r * heads + h) * dim, begin, joint,
+                    end, path, w->scores + thread * (s->capacity + 8));
     }
 }
 
@@ -246,9 +265,10 @@ static void norm_rows(const float *x, const float *weight, float *y, long hidden
 extern int omp_get_thread_num(void);
 
 /* Blocks over R rows at positions start … start + R - 1; residual[R, H] is read and updated. The threads meet five
- * times a block. `input` [R, in_width] is for a first block without an input norm. */
+ * times a block. `input` [R, in_width] is for a first block without an input norm. In a tree (else null) `start` is the
+ * first row's slot. */
 void eyas_blocks(const Shape *const *shapes, const Layer *const *layers, int num, const Scratch *w, const float *input,
-                 float *residual, int rows, long start, int threads) {
+                 float *residual, int rows, long start, const Tree *tree, int threads) {
 #pragma omp parallel num_threads(threads)
     {
         const int thread = omp_get_thread_num();
@@ -261,8 +281,8 @@ void eyas_blocks(const Shape *const *shapes, const Layer *const *layers, int num
                 norm_rows(residual, l->input_norm, normed, s->hidden, s->eps, rows);
                 x = normed;
             }
-            project_qkv(s, l, w, x, rows, start);
-            attend(s, l, w, rows, start, thread);
+            project_qkv(s, l, w, x, rows, start, tree);
+            attend(s, l, w, rows, start, tree, thread);
             linear_shared(l->o, w->attention, residual, s->hidden, s->heads * s->head_dim, rows, 1, threads);
 #pragma omp barrier
             norm_rows(residual, l->post_norm, normed, s->hidden, s->eps, rows);

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from eyas.contract.draft_spec import DraftSpec
+from eyas.decode.tree_rows import TreeRows, paths_of
 from eyas.engine.block_stack import BlockStack, TorchStack
 from eyas.engine.llama_weights import BlockWeights, LlamaShape
 from eyas.engine.native import NativeKernels
@@ -24,7 +25,8 @@ class ReferenceDraft:
         self.aux_boundaries, self.vocab_index = tuple(aux_boundaries), vocab_index(draft)
         self._draft, self._cache = draft, draft.new_cache()
         self._confirmed = 0
-        self._state = torch.empty(0)
+        self._states = torch.empty(0)  # [1, E + 1, H] of the text's end and of E nodes expanded since
+        self._paths: list[tuple[int, ...]] = []
 
     def start(self, capacity: int) -> None:
         """See `Draft.start`; the cache grows by itself."""
@@ -35,6 +37,7 @@ class ReferenceDraft:
     def read(self, next_ids: Sequence[int], aux_states: Tensor) -> Tensor:
         """See `Draft.read`."""
         self._cache.truncate(self._confirmed)
+        self._paths = []
         logits = self._step(next_ids, self._draft.fuse(aux_states)[None])
         self._confirmed = self._cache.length
         return logits
@@ -42,14 +45,26 @@ class ReferenceDraft:
     @torch.inference_mode()
     def step(self, draft_id: int) -> Tensor:
         """See `Draft.step`."""
-        return self._step([draft_id], self._state)
+        return self._step([draft_id], self._states)
+
+    @torch.inference_mode()
+    def expand(self, ids: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """See `TreeDraft.expand`."""
+        self._paths = paths_of(parents, self._cache.length, self._paths)
+        tree = TreeRows(base=self._confirmed, paths=tuple(self._paths[-len(ids) :]))
+        device = self._states.device
+        g = self._states[:, [parent + 1 for parent in parents]]
+        positions = torch.tensor([tree.positions], device=device)
+        state, logits = self._draft.step(torch.tensor([ids], device=device), g, positions, self._cache, tree=tree)
+        self._states = torch.cat((self._states, state), 1)
+        return logits[0]
 
     def _step(self, next_ids: Sequence[int], g: Tensor) -> Tensor:
         tokens = torch.tensor([next_ids], device=g.device)
         start = self._cache.length
         positions = torch.arange(start, start + len(next_ids), device=g.device)[None]
         state, logits = self._draft.step(tokens, g, positions, self._cache)
-        self._state = state[:, -1:]
+        self._states = state[:, -1:]
         return logits[0, -1]
 
 
@@ -71,8 +86,10 @@ class FusedDraft:
         blocks = [_fuse(draft, i) for i in range(spec.num_layers)]
         rope = inverse_frequencies(spec.rope, spec.head_dim, spec.max_position_embeddings)
         self._stack: BlockStack = stack_for(TorchStack(shapes, blocks, *rope), kernels, num_threads)
-        self._layers, self._state = spec.num_layers, torch.empty(0)
+        self._layers = spec.num_layers
+        self._states = torch.empty(0)  # [E + 1, H] of the text's end and of E nodes expanded since
         self._length = self._confirmed = 0
+        self._paths: list[tuple[int, ...]] = []
         # Looked up once: going through nn.Module costs as much as a small kernel.
         first = draft.layers[0].state_dict()
         self._fc, self._fc_bias = draft.fc.weight.detach(), draft.fc.bias
@@ -92,33 +109,46 @@ class FusedDraft:
     @torch.inference_mode()
     def read(self, next_ids: Sequence[int], aux_states: Tensor) -> Tensor:
         """See `Draft.read`."""
-        self._length = self._confirmed
-        logits = self._run(next_ids, self._fuse(aux_states))
+        self._length, self._paths = self._confirmed, []
+        self._states, normed = self._fed_back(self._run(next_ids, self._fuse(aux_states))[-1:])
         self._confirmed = self._length
-        return logits
+        return self._stack.linear(normed, self._head)[0]
 
     @torch.inference_mode()
     def step(self, draft_id: int) -> Tensor:
         """See `Draft.step`."""
-        return self._run((draft_id,), self._state)
+        self._states, normed = self._fed_back(self._run((draft_id,), self._states))
+        return self._stack.linear(normed, self._head)[0]
+
+    @torch.inference_mode()
+    def expand(self, ids: Sequence[int], parents: Sequence[int]) -> Tensor:
+        """See `TreeDraft.expand`."""
+        self._paths = paths_of(parents, self._length, self._paths)
+        tree = TreeRows(base=self._confirmed, paths=tuple(self._paths[-len(ids) :]))
+        states, normed = self._fed_back(self._run(ids, self._states[[parent + 1 for parent in parents]], tree))
+        self._states = torch.cat((self._states, states))
+        return self._stack.linear(normed, self._head)
 
     def _fuse(self, aux_states: Tensor) -> Tensor:
         if self._draft.spec.aux_norm != "none" or self._fc_bias is not None:
             return self._draft.fuse(aux_states)
         return self._stack.linear(aux_states.to(self._fc.dtype), self._fc)
 
-    def _run(self, next_ids: Sequence[int], g: Tensor) -> Tensor:
+    def _run(self, next_ids: Sequence[int], g: Tensor, tree: TreeRows | None = None) -> Tensor:
+        """The residual [R, H] after the last block."""
         embedding = self._embedding.index_select(0, torch.tensor(next_ids, device=g.device))
         normed_g = self._norm("state", g)
         x = torch.cat((self._norm("embedding", embedding), normed_g), -1)
         # Blocks update their residual in place: g may be the caller's.
         residual = normed_g if self._draft.spec.residual == "post-norm" else g.clone()
-        residual = self._stack.run(range(self._layers), residual, self._length, x)
+        residual = self._stack.run(range(self._layers), residual, self._length, x, tree)
         self._length += len(next_ids)
-        last = residual[-1:]
-        normed = self._norm("last", last)
-        self._state = normed if self._draft.spec.feedback == "post-norm" else last
-        return self._stack.linear(normed, self._head)[0]
+        return residual
+
+    def _fed_back(self, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """What the next step starts from, and what the head reads."""
+        normed = self._norm("last", residual)
+        return (normed if self._draft.spec.feedback == "post-norm" else residual), normed
 
     def _norm(self, which: str, x: Tensor) -> Tensor:
         return torch.rms_norm(x, (x.shape[-1],), self._norms[which], self._draft.spec.rms_norm_eps)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from eyas.decode.tree_rows import TreeRows, paths_of
 from eyas.engine.block_stack import BlockStack, TorchStack
 from eyas.engine.llama_weights import LlamaWeights
 from eyas.engine.native import MAX_ROWS, NativeKernels
@@ -68,13 +69,26 @@ class LlamaTarget:
         assert 0 <= length <= self._length, f"cannot keep {length} of {self._length} positions"
         self._length = length
 
-    def _run(self, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    @torch.inference_mode()
+    def forward_tree(self, ids: Sequence[int], parents: Sequence[int]) -> TargetOutput:
+        """See `TreeTarget.forward_tree`."""
+        tree = TreeRows(base=self._length, paths=tuple(paths_of(parents, self._length)))
+        residual, aux_states = self._run(ids, tree)
+        return TargetOutput(logits=self._head(residual), aux_states=aux_states)
+
+    def keep(self, rows: Sequence[int], num_rows: int) -> None:
+        """See `TreeTarget.keep`."""
+        base = self._length - num_rows
+        self.stack.keep([base + row for row in rows], base)
+        self._length = base + len(rows)
+
+    def _run(self, ids: Sequence[int], tree: TreeRows | None = None) -> tuple[Tensor, Tensor]:
         embedding, hidden = self.weights.embedding, self.weights.shape.hidden
         residual = embedding.index_select(0, torch.tensor(ids, device=embedding.device))
         aux_states = residual.new_empty(len(ids), self._num_aux * hidden)
         num_blocks, done = len(self.weights.blocks), 0
         for boundary in (*self._tapped, num_blocks):
-            residual = self.stack.run(range(done, boundary), residual, self._length)
+            residual = self.stack.run(range(done, boundary), residual, self._length, tree=tree)
             self._tap(boundary, residual, aux_states)
             done = boundary
         self._length += len(ids)

@@ -50,6 +50,17 @@ class ScratchStruct(ctypes.Structure):
     )
 
 
+class TreeStruct(ctypes.Structure):
+    """`Tree` of cpu_kernels.c."""
+
+    _fields_ = (
+        ("base", ctypes.c_long),
+        ("stride", ctypes.c_long),
+        ("depth", ctypes.c_void_p),
+        ("paths", ctypes.c_void_p),
+    )
+
+
 @dataclass(frozen=True)
 class NativeKernels:
     """The compiled library; its functions take addresses (ints) and sizes."""
@@ -60,7 +71,9 @@ class NativeKernels:
     def _library(self) -> ctypes.CDLL:
         library = ctypes.CDLL(str(self.path))
         pointer, number, integer = ctypes.c_void_p, ctypes.c_long, ctypes.c_int
-        library.eyas_blocks.argtypes = [pointer, pointer, integer, pointer, pointer, pointer, integer, number, integer]
+        library.eyas_blocks.argtypes = [
+            pointer, pointer, integer, pointer, pointer, pointer, integer, number, pointer, integer
+        ]  # fmt: skip
         library.eyas_linear.argtypes = [pointer] * 3 + [number, number, integer, integer]
         for function in (library.eyas_blocks, library.eyas_linear):
             function.restype = None
@@ -68,7 +81,7 @@ class NativeKernels:
 
     @cached_property
     def blocks(self) -> "ctypes._NamedFuncPointer":
-        """(shapes, layers, num, scratch, input, residual, rows, start, threads): decoder blocks in one go."""
+        """(shapes, layers, num, scratch, input, residual, rows, start, tree, threads): decoder blocks in one go."""
         return self._library.eyas_blocks
 
     @cached_property

@@ -4,14 +4,16 @@ Shapes: R rows (new positions), H hidden.
 """
 
 import ctypes
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eyas.decode.tree_rows import TreeRows
 from eyas.engine.block_stack import BlockStack, TorchStack
 from eyas.engine.llama_weights import LlamaShape
-from eyas.engine.native import MAX_ROWS, LayerStruct, NativeKernels, ScratchStruct, ShapeStruct
+from eyas.engine.native import MAX_ROWS, LayerStruct, NativeKernels, ScratchStruct, ShapeStruct, TreeStruct
 
 # More rows than this are a prompt: a library's matrix product, which reads weights once for all of them, is faster.
 _MOST_ROWS = 2 * MAX_ROWS
@@ -38,19 +40,37 @@ class NativeStack:
             self._torch.reserve(capacity)
             self._bind()
 
-    def run(self, blocks: range, residual: Tensor, start: int, attention_input: Tensor | None = None) -> Tensor:
+    def run(
+        self,
+        blocks: range,
+        residual: Tensor,
+        start: int,
+        attention_input: Tensor | None = None,
+        tree: TreeRows | None = None,
+    ) -> Tensor:
         """See `BlockStack.run`; short runs of rows go 8 at a time, and the residual is updated in place."""
         rows = residual.shape[0]
         if rows > _MOST_ROWS:
-            return self._torch.run(blocks, residual, start, attention_input)
+            return self._torch.run(blocks, residual, start, attention_input, tree)
         assert residual.is_contiguous(), "cpu_kernels.c reads contiguous rows"
         for first in range(0, rows, MAX_ROWS):
             some = slice(first, first + MAX_ROWS)
             given = None if attention_input is None else attention_input[some]
-            self._run(blocks, residual[some], start + first, given)
+            self._run(blocks, residual[some], start + first, given, _TreeTables(tree, some) if tree else None)
         return residual
 
-    def _run(self, blocks: range, residual: Tensor, start: int, attention_input: Tensor | None) -> None:
+    def keep(self, slots: Sequence[int], start: int) -> None:
+        """See `BlockStack.keep`."""
+        self._torch.keep(slots, start)
+
+    def _run(
+        self,
+        blocks: range,
+        residual: Tensor,
+        start: int,
+        attention_input: Tensor | None,
+        tree: "_TreeTables | None",
+    ) -> None:
         at = blocks.start * ctypes.sizeof(ctypes.c_void_p)
         self._blocks(
             self._shapes_address + at,
@@ -61,6 +81,7 @@ class NativeStack:
             residual.data_ptr(),
             residual.shape[0],
             start,
+            None if tree is None else tree.address,
             self.num_threads,
         )
 
@@ -113,6 +134,21 @@ class NativeStack:
         for tensor in (*weights, *cache):
             assert tensor is None or tensor.is_contiguous(), "cpu_kernels.c reads contiguous weights"
         return LayerStruct(*(None if tensor is None else tensor.data_ptr() for tensor in (*weights, *cache)))
+
+
+class _TreeTables:
+    """Some rows of a tree as cpu_kernels.c reads them; they hold as long as this object lives."""
+
+    def __init__(self, tree: TreeRows, some: slice) -> None:
+        paths = tree.paths[some]
+        stride = max(map(len, paths))
+        depth = (ctypes.c_long * len(paths))(*map(len, paths))
+        slots = (ctypes.c_long * (len(paths) * stride))()
+        for row, path in enumerate(paths):
+            slots[row * stride : row * stride + len(path)] = list(path)
+        struct = TreeStruct(tree.base, stride, ctypes.addressof(depth), ctypes.addressof(slots))
+        self.address = ctypes.addressof(struct)
+        self._alive = (depth, slots, struct)
 
 
 def fits_native(shape: LlamaShape) -> bool:

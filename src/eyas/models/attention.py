@@ -19,7 +19,15 @@ from torch import Tensor
 Backend = Literal["auto", "eager", "flash"]
 
 
-def cached_attention(query: Tensor, keys: Tensor, values: Tensor, *, scale: float, window: int | None = None) -> Tensor:
+def cached_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    *,
+    scale: float,
+    window: int | None = None,
+    mask: Tensor | None = None,
+) -> Tensor:
     """Causal attention of the last S positions over all C + S.
 
     Args:
@@ -27,14 +35,14 @@ def cached_attention(query: Tensor, keys: Tensor, values: Tensor, *, scale: floa
         keys, values: [B, M, C + S, d or e], oldest first.
         scale: factor on the dot products.
         window: a query sees this many positions, itself included; None for all.
+        mask: [S, C + S] bool, what each query sees, in place of all that.
 
     Returns:
         [B, N, S, e].
     """
     num_new, num_all = query.shape[2], keys.shape[2]
-    mask: Tensor | None = None
-    is_causal = num_new == num_all and num_new > 1 and (window is None or num_all <= window)
-    if not is_causal and (num_new > 1 or (window is not None and num_all > window)):
+    is_causal = mask is None and num_new == num_all and num_new > 1 and (window is None or num_all <= window)
+    if mask is None and not is_causal and (num_new > 1 or (window is not None and num_all > window)):
         mask = _visible(num_new, num_all, window, query.device)
     return F.scaled_dot_product_attention(
         query, _spread(keys, query), _spread(values, query), attn_mask=mask, is_causal=is_causal, scale=scale

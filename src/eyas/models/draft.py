@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from eyas.contract.draft_spec import DraftSpec
+from eyas.decode.tree_rows import TreeRows
 from eyas.models.attend import Attend
 from eyas.models.attention import Backend, cached_attention, ttt_attention
 from eyas.models.draft_cache import DraftCache
@@ -152,7 +153,9 @@ class Eagle3Draft(nn.Module):
         """An empty cache for `step`."""
         return DraftCache(self.spec.num_layers)
 
-    def step(self, tokens: Tensor, g: Tensor, positions: Tensor, cache: DraftCache) -> tuple[Tensor, Tensor]:
+    def step(
+        self, tokens: Tensor, g: Tensor, positions: Tensor, cache: DraftCache, *, tree: TreeRows | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Read S positions more: rebuild them from target states (g = `fuse(aux)`) or draft on (g = own last state).
 
         Args:
@@ -160,6 +163,7 @@ class Eagle3Draft(nn.Module):
             g: [B, S, H].
             positions: [B or 1, S] RoPE positions, t itself (not t + 1).
             cache: grows by S.
+            tree: the S new entries are nodes of a tree, and see what it says.
 
         Returns:
             state [B, S, H], the next step's `g`; logits [B, S, D] over the draft vocabulary.
@@ -168,7 +172,9 @@ class Eagle3Draft(nn.Module):
         def attend(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             keys, values = cache.append(layer, key, value)
             scale: float = self.layers[layer].self_attn.scale  # type: ignore[union-attr, assignment]
-            return cached_attention(query, keys, values, scale=scale, window=window_of(self.spec, layer))
+            window = window_of(self.spec, layer)
+            mask = None if tree is None else tree.mask(window, query.device)
+            return cached_attention(query, keys, values, scale=scale, window=window, mask=mask)
 
         state, normed = self._run_layers(tokens, g, positions, attend)
         return state, self.head(normed)

@@ -19,10 +19,12 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from eyas.decode.tree_rows import TreeRows
 from eyas.errors import EyasError
 from eyas.models.placement import Placement
 from eyas.models.target_loading import load_target_model
 from eyas.models.target_parts import TargetPartMissing, find_target_parts
+from eyas.models.target_tree import tree_masks
 
 
 class AuxBoundaryMissing(EyasError):
@@ -116,6 +118,7 @@ class Target:
         *,
         cache: DynamicCache | None = None,
         mask: Tensor | None = None,
+        tree: TreeRows | None = None,
     ) -> TargetStates:
         """One pass over `input_ids` [B, T], causal; rows are padded on the right, if at all and without a mask.
 
@@ -124,8 +127,10 @@ class Target:
             aux_boundaries: which states to give, in `fc` order, each 0 … N.
             cache: read and extended; None to keep nothing.
             mask: [B, cached + T] 1 for tokens, 0 for padding, which then may stand on the left.
+            tree: the T rows are nodes of a tree behind the cached ones (B = 1).
 
         Raises:
+            TreeUnsupported: the model's layers see what no tree mask can say.
             AuxBoundaryMissing: a boundary outside 0 … N, or a layer that gives no [B, T, Ht] state.
             TargetCacheUnsupported: the model does not work with transformers' common cache.
         """
@@ -135,6 +140,9 @@ class Target:
             if mask is not None:
                 positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
                 options |= {"attention_mask": mask, "position_ids": positions}
+            if tree is not None:
+                options["attention_mask"] = tree_masks(self.text_config, tree, self.parts.embedding)
+                options["position_ids"] = torch.tensor([tree.positions], device=self.device)
             try:
                 out = self.parts.text_model(input_ids=input_ids, **options)
             except ValueError as error:

@@ -1,0 +1,94 @@
+"""One stream of text by rounds of trees, from an `Engine`'s target and draft."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from eyas.decode.tree_rules import GreedyTreeRule, TreeRule
+from eyas.decode.tree_shape import TreeShape, TreeUnsupported
+from eyas.engine.engine import Engine, Limits, require_prompt
+from eyas.engine.generation import Generation
+from eyas.engine.tree_round import begin_tree, play_tree
+from eyas.engine.tree_runner import TreeDraft, TreeTarget
+
+
+class TreeEngine:
+    """Decodes one sequence at a time with draft trees.
+
+    Args:
+        engine: its target and draft are used, one text at a time.
+        clock: seconds.
+
+    Raises:
+        TreeUnsupported: one of them cannot read a tree, or there is no draft.
+    """
+
+    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._target, self._draft = require_trees(engine.target, engine.draft)
+        self._clock = clock
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        limits: Limits,
+        shape: TreeShape,
+        *,
+        rule: TreeRule | None = None,
+        on_tokens: Callable[[Sequence[int]], None] | None = None,
+    ) -> Generation:
+        """Continue a prompt.
+
+        Args:
+            prompt_ids: at least one id.
+            limits: when to end.
+            shape: of the tree of each round.
+            rule: greedy unless given.
+            on_tokens: called with each round's ids (tokens beyond the limits left out).
+
+        Returns:
+            `num_draft_tokens` is the tree's depth; origins 1 … depth say how deep an accepted draft was.
+
+        Raises:
+            PromptEmpty: no prompt ids.
+        """
+        require_prompt(prompt_ids)
+        rule, tell = rule or GreedyTreeRule(), on_tokens or (lambda ids: None)
+        # A round that starts one token before the limit still reads its whole tree.
+        capacity = len(prompt_ids) + limits.max_new_tokens + 1
+        self._target.start(capacity + shape.num_nodes, self._draft.aux_boundaries)
+        self._draft.start(capacity + max(shape.num_expanded, shape.depth))
+
+        text = Generation(num_draft_tokens=shape.depth)
+        started = self._clock()
+        position = begin_tree(self._target, self._draft, rule, list(prompt_ids))
+        text.prefill_s = self._clock() - started
+        has_ended = text.begin(position.pending_id, limits.stop_ids, limits.max_new_tokens)
+        tell(tuple(text.ids))
+        while not has_ended:
+            before = len(text.ids)
+            gained = play_tree(self._target, self._draft, rule, position, shape)
+            has_ended = text.add(
+                gained.ids,
+                gained.num_accepted_drafts,
+                limits.stop_ids,
+                limits.max_new_tokens,
+                num_drafted=gained.num_draft_tokens,
+            )
+            tell(tuple(text.ids[before:]))
+        text.decode_s = self._clock() - started - text.prefill_s
+        return text
+
+
+def require_trees(target: object, draft: object) -> tuple[TreeTarget, TreeDraft]:
+    """Both, known to read trees.
+
+    Raises:
+        TreeUnsupported: one of them cannot.
+    """
+    if not isinstance(target, TreeTarget) or not isinstance(draft, TreeDraft):
+        lacking = [
+            type(x).__name__ for x, kind in ((target, TreeTarget), (draft, TreeDraft)) if not isinstance(x, kind)
+        ]
+        raise TreeUnsupported.of(
+            ", ".join(lacking), "a tree is read in one pass with a mask of its own: this cannot do it"
+        )
+    return target, draft
