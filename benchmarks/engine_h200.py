@@ -352,7 +352,7 @@ def round_ms(
         round_.state.simulated[i] = accepted[i % len(accepted)]
     times = []
     for _ in range(6):
-        round_.state.numbers.copy_(torch.tensor([300, 299, 0, 0], dtype=torch.int32))
+        round_.state.numbers.copy_(torch.tensor([300, 299, 0, 0, 0, 0], dtype=torch.int32))
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         records = engine.rounds()

@@ -30,12 +30,23 @@ class Acceptance:
         assert list(self.accepted_at) == sorted(self.accepted_at, reverse=True), "accepted is joint: it cannot grow"
 
     @classmethod
-    def of_rounds(cls, num_accepted_drafts: Iterable[int], num_draft_tokens: int) -> "Acceptance":
-        """Count rounds, given how many of `num_draft_tokens` drafts each accepted."""
+    def of_rounds(
+        cls, num_accepted_drafts: Iterable[int], num_draft_tokens: int, drafted: Iterable[int] | None = None
+    ) -> "Acceptance":
+        """Count rounds, given how many drafts each accepted.
+
+        Args:
+            num_accepted_drafts: per round.
+            num_draft_tokens: K, the most that a round drafted.
+            drafted: per round, how many drafts were proposed; None: always K. An undrafted round is a round.
+        """
         accepted = list(num_accepted_drafts)
-        assert all(0 <= n <= num_draft_tokens for n in accepted), "0 .. K accepted drafts per round"
+        proposed = [num_draft_tokens] * len(accepted) if drafted is None else list(drafted)
+        assert all(0 <= a <= p <= num_draft_tokens for a, p in zip(accepted, proposed, strict=True)), (
+            "a round accepts 0 … of the drafts that it proposed"
+        )
         at = tuple(sum(n > k for n in accepted) for k in range(num_draft_tokens))
-        return cls(len(accepted), at, (len(accepted),) * num_draft_tokens)
+        return cls(len(accepted), at, tuple(sum(n > k for n in proposed) for k in range(num_draft_tokens)))
 
     @classmethod
     def none(cls, num_draft_tokens: int) -> "Acceptance":

@@ -16,7 +16,7 @@ from eyas.engine.cuda_round import Round, draft_pass, target_pass
 from eyas.engine.cuda_weights import FastDraft
 from eyas.engine.cuda_workspace import draft_workspace, target_workspace
 from eyas.engine.engine import Limits, PromptEmpty
-from eyas.engine.generation import PREFILL, Generation
+from eyas.engine.generation import Generation
 from eyas.errors import EyasError
 
 
@@ -62,8 +62,8 @@ class FastEngine:
         self._propose: Callable[[], None] = round_.propose
         self._launch: Callable[[], None] = self._run_rounds
         if self._is_cuda and self.settings.captures:
-            self._propose = _captured(round_.propose) if round_.draft is not None else round_.propose
-            self._launch = _captured(self._run_rounds)
+            self._propose = captured(round_.propose) if round_.draft is not None else round_.propose
+            self._launch = captured(self._run_rounds)
         num_slots = self.settings.lookahead + 1
         shape = (num_slots, self.settings.rounds_per_launch, round_.num_draft_tokens + 2)
         self._host = torch.zeros(shape, dtype=torch.int32, pin_memory=self._is_cuda)
@@ -91,11 +91,8 @@ class FastEngine:
         started = self._clock()
         first = self.start(prompt_ids)
         text.prefill_s = self._clock() - started
-        text.ids.append(first)
-        text.origins.append(PREFILL)
+        has_ended = text.begin(first, limits.stop_ids, limits.max_new_tokens)
         _tell(on_tokens, text.ids)
-        text.finish = "stop" if first in limits.stop_ids else "length"
-        has_ended = text.finish == "stop" or limits.max_new_tokens == 1
         records = self.rounds()
         while not has_ended:
             num_accepted, *choices = next(records)
@@ -117,7 +114,7 @@ class FastEngine:
         first = rows.best_ids[0, :1]
         state.tokens.zero_()
         state.tokens[:1] = first
-        state.numbers.copy_(torch.tensor([num, num - 1, 0, 0], dtype=torch.int32))
+        state.numbers.copy_(torch.tensor([num, num - 1, 0, 0, 0, 0], dtype=torch.int32))
         if round_.draft is not None:
             self._start_draft(round_.draft, ids, first, rows.aux)
         return int(first)
@@ -149,7 +146,7 @@ class FastEngine:
                 slot, at = num_launched % num_slots, num_launched * per_launch % num_records
                 self._launch()
                 self._host[slot].copy_(state.records[at : at + per_launch], non_blocking=True)
-                arrived[slot] = _marked() if self._is_cuda else None
+                arrived[slot] = marked() if self._is_cuda else None
                 num_launched += 1
             slot = num_read % num_slots
             event = arrived[slot]
@@ -187,13 +184,13 @@ def _tell(on_tokens: Callable[[Sequence[int]], None] | None, ids: Sequence[int])
         on_tokens(tuple(ids))
 
 
-def _marked() -> torch.cuda.Event:
+def marked() -> torch.cuda.Event:
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return event
 
 
-def _captured(function: Callable[[], None]) -> Callable[[], None]:
+def captured(function: Callable[[], None]) -> Callable[[], None]:
     """`function` as a CUDA graph; run before capture, so that kernels are compiled and scratch memory is made."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())

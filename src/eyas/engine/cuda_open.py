@@ -1,16 +1,21 @@
 """A captured engine out of the readable engine's weights: what a caller needs to know of the fast path."""
 
 import importlib.util
+from typing import Literal
 
 import torch
 
 from eyas.engine.cuda_engine import FastEngine, FastSettings
 from eyas.engine.cuda_ops import EagerOps, Ops
+from eyas.engine.cuda_path import CapturedPath
 from eyas.engine.cuda_round import new_round
 from eyas.engine.cuda_tiles import TileChoice
-from eyas.engine.cuda_weights import fast_draft, fast_target
+from eyas.engine.cuda_weights import FastPathUnsupported, fast_draft, fast_target
 from eyas.engine.llama_weights import LlamaWeights
 from eyas.models.draft import Eagle3Draft
+from eyas.talk import Talk
+
+Rounds = Literal["auto", "readable", "twin"]
 
 
 def why_not_captured(device: torch.device) -> str | None:
@@ -56,6 +61,31 @@ def open_captured(
         max_length=max_length,
     )
     return FastEngine(round_, settings or FastSettings(captures=captures))
+
+
+def open_path(
+    weights: LlamaWeights, draft: Eagle3Draft | None, aux_boundaries: tuple[int, ...], rounds: Rounds, talk: Talk
+) -> CapturedPath | None:
+    """The captured rounds for an `Engine`, or None, having said why, where they cannot be had.
+
+    Args:
+        weights, draft, aux_boundaries: see `CapturedPath`.
+        rounds: "auto" = where the device can; "readable" = never; "twin" = run eagerly, for tests on any device.
+        talk: hears why not.
+    """
+    device = weights.norm.device
+    if rounds == "readable" or (rounds == "auto" and device.type == "cpu"):
+        return None
+    reason = why_not_captured(device) if rounds == "auto" else None
+    if reason is None:
+        settings = FastSettings(captures=rounds == "auto")
+        ops = triton_ops(device) if rounds == "auto" else EagerOps()
+        try:
+            return CapturedPath(weights, draft, aux_boundaries, ops=ops, settings=settings, talk=talk)
+        except FastPathUnsupported as unsupported:
+            reason = f"{unsupported.what}: {unsupported.where}"
+    talk.note(f"rounds are not captured: {reason}; the readable engine runs instead")
+    return None
 
 
 def triton_ops(device: torch.device, tiles: TileChoice | None = None) -> Ops:

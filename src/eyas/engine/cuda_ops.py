@@ -84,6 +84,21 @@ class Ops(Protocol):
     ) -> None:
         """The draft's token [1] in target ids; with copy = (rows, index, out) also out[0] = rows[index[0]]."""
 
+    def store_states(
+        self, states: Tensor, chosen: Tensor, numbers: Tensor, stored: Tensor, stored_ids: Tensor, *, is_drafted: bool
+    ) -> None:
+        """After a verify pass: its states [M, A * E] and choices [M] to [L, A * E] and [L], from BASE on.
+
+        The draft's lag is brought up to date: a drafted round read all positions before its verify pass, an undrafted
+        one nothing.
+        """
+
+    def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
+        """The draft's next: states [M, A * E] and ids [M] from DRAFTED on; rows past the text may be any."""
+
+    def advance(self, numbers: Tensor, num_rows: int) -> None:
+        """The draft has read `num_rows` positions more; the last one is left for the round that drafts."""
+
 
 @dataclass(frozen=True, slots=True)
 class EagerOps:
@@ -189,17 +204,17 @@ class EagerOps:
         simulated: Tensor | None,
     ) -> None:
         """See `Ops.accept`."""
-        length, _, _, rounds = numbers.tolist()
+        length, _, _, rounds = numbers.tolist()[:4]
         choices = best_ids[:, 0].tolist()
         drafts = tokens.tolist()[1:]
         matches = [d == c for d, c in zip(drafts, choices[:-1], strict=True)]
         accepted = [*matches, False].index(False)
         if simulated is not None:
-            accepted = int(simulated[rounds % len(records)])
+            accepted = min(len(drafts), int(simulated[rounds % len(records)]))
         chosen.copy_(best_ids[:, 0])
-        records[rounds % len(records)] = torch.tensor([accepted, *choices], dtype=torch.int32)
+        records[rounds % len(records), : len(choices) + 1] = torch.tensor([accepted, *choices], dtype=torch.int32)
         tokens[0] = choices[accepted]
-        numbers.copy_(torch.tensor([length + accepted + 1, length, accepted, rounds + 1], dtype=torch.int32))
+        numbers[:4].copy_(torch.tensor([length + accepted + 1, length, accepted, rounds + 1], dtype=torch.int32))
 
     def pick(
         self,
@@ -215,6 +230,28 @@ class EagerOps:
         if copy is not None:
             rows, index, out = copy
             out.copy_(rows[index.long()])
+
+    def store_states(
+        self, states: Tensor, chosen: Tensor, numbers: Tensor, stored: Tensor, stored_ids: Tensor, *, is_drafted: bool
+    ) -> None:
+        """See `Ops.store_states`."""
+        length, base, _, _, drafted, _ = numbers.tolist()
+        stored[base : base + len(states)] = states
+        stored_ids[base : base + len(states)] = chosen
+        drafted = base if is_drafted else drafted
+        numbers[4:].copy_(torch.tensor([drafted, length - 1 - drafted], dtype=torch.int32))
+
+    def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
+        """See `Ops.fetch_states`."""
+        at = (numbers[4] + torch.arange(len(states), device=numbers.device)).clamp(max=len(stored) - 1)
+        states.copy_(stored[at])
+        ids.copy_(stored_ids[at])
+
+    def advance(self, numbers: Tensor, num_rows: int) -> None:
+        """See `Ops.advance`."""
+        length, _, _, _, drafted, _ = numbers.tolist()
+        drafted = min(drafted + num_rows, length - 1)
+        numbers[4:].copy_(torch.tensor([drafted, length - 1 - drafted], dtype=torch.int32))
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -28,6 +28,8 @@ from eyas.engine.cuda_workspace import (
     target_workspace,
 )
 
+MOST_DRAFTS = 7
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftMemory:
@@ -187,16 +189,20 @@ def new_round(
     max_length: int,
     num_records: int = 64,
     is_simulated: bool = False,
+    caches: tuple[Tensor, Tensor | None] | None = None,
 ) -> Round:
     """A round with all its memory.
 
     Args:
         num_draft_tokens: K, 0 without a draft, at most 7.
         max_length: positions of the caches, drafts beyond the answer included.
+        caches: target's and draft's keys and values, shared with other rounds of which one runs at a time; None for
+            new ones.
     """
-    assert 0 <= num_draft_tokens <= 7, "the skinny kernels take at most 8 rows"
+    assert 0 <= num_draft_tokens <= MOST_DRAFTS, "the skinny kernels take at most 8 rows"
     assert (num_draft_tokens > 0) == (draft is not None), "drafts need a draft, and a draft drafts"
     num_rows = num_draft_tokens + 1
+    cache, draft_cache = caches or (key_value_cache(target, len(target.layers), max_length), None)
     return Round(
         ops=ops,
         target=target,
@@ -204,16 +210,19 @@ def new_round(
         num_draft_tokens=num_draft_tokens,
         is_simulated=is_simulated,
         state=round_state(num_draft_tokens, num_records, target.norm.device),
-        cache=key_value_cache(target, len(target.layers), max_length),
+        cache=cache,
         rows=target_workspace(target, num_rows, ops.num_parts(target.head, num_rows)),
-        draft_memory=None if draft is None else _draft_memory(ops, draft, num_rows, max_length),
+        draft_memory=None if draft is None else draft_memory(ops, draft, num_rows, max_length, draft_cache),
     )
 
 
-def _draft_memory(ops: Ops, draft: FastDraft, num_rows: int, max_length: int) -> DraftMemory:
+def draft_memory(
+    ops: Ops, draft: FastDraft, num_rows: int, max_length: int, cache: Tensor | None = None
+) -> DraftMemory:
+    """Memory for rebuilding `num_rows` positions and stepping on; with a cache of its own unless one is given."""
     rows = draft_workspace(draft, num_rows, 1)  # only one row is ever given to the head
     return DraftMemory(
-        cache=key_value_cache(draft, 1, max_length),
+        cache=key_value_cache(draft, 1, max_length) if cache is None else cache,
         rows=rows,
         one=draft_workspace(draft, 1, ops.num_parts(draft.head, 1)),
         fused=rows.first.clone(),

@@ -15,8 +15,11 @@ from eyas.engine.cuda_tiles import Tile, TileChoice, Way
 from eyas.engine.cuda_weights import Heads
 from eyas.engine.kernels.attention import attention_kernel
 from eyas.engine.kernels.choose import accept_kernel, embed_kernel, pick_kernel
+from eyas.engine.kernels.lag import advance_kernel, fetch_kernel, store_kernel
 from eyas.engine.kernels.linear import gate_up_kernel, head_kernel, linear_kernel, qkv_kernel
 from eyas.engine.kernels.rows import norm_kernel
+
+_STATE_BLOCK = 1024
 
 
 @dataclass(slots=True)
@@ -283,6 +286,7 @@ class TritonOps:
             chosen,
             numbers,
             records,
+            records.stride(0),
             records.shape[0],
             numbers if simulated is None else simulated,
             K=tokens.shape[0] - 1,
@@ -322,3 +326,23 @@ class TritonOps:
             num_warps=8,
             **self._overlap(),
         )
+
+    def store_states(
+        self, states: Tensor, chosen: Tensor, numbers: Tensor, stored: Tensor, stored_ids: Tensor, *, is_drafted: bool
+    ) -> None:
+        """See `Ops.store_states`."""
+        num_rows, width = states.shape
+        store_kernel[(num_rows, triton.cdiv(width, _STATE_BLOCK))](
+            states, chosen, numbers, stored, stored_ids, C=width, BK=_STATE_BLOCK, DRAFTED=is_drafted, **self._overlap()
+        )
+
+    def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
+        """See `Ops.fetch_states`."""
+        num_rows, width = states.shape
+        fetch_kernel[(num_rows, triton.cdiv(width, _STATE_BLOCK))](
+            stored, stored_ids, numbers, states, ids, stored.shape[0], C=width, BK=_STATE_BLOCK, **self._overlap()
+        )
+
+    def advance(self, numbers: Tensor, num_rows: int) -> None:
+        """See `Ops.advance`."""
+        advance_kernel[(1,)](numbers, M=num_rows, num_warps=1, **self._overlap())

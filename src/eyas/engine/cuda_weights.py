@@ -5,7 +5,7 @@ round takes those. Shapes: V vocabulary, E hidden, I intermediate, H query heads
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -75,6 +75,10 @@ class FastTarget:
     cos: Tensor
     sin: Tensor
     aux_boundaries: tuple[int, ...] = ()
+
+    def untapped(self) -> "FastTarget":
+        """The same without aux states: what plain decoding needs."""
+        return replace(self, aux_boundaries=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +194,19 @@ def fast_draft(draft: Eagle3Draft, target: FastTarget) -> FastDraft:
         sin=sin,
         offsets=tensors["d2t"] if spec.has_vocab_map else None,
     )
+
+
+def with_length(
+    target: FastTarget, draft: FastDraft | None, weights: LlamaWeights, spec: DraftSpec | None, max_length: int
+) -> tuple[FastTarget, FastDraft | None]:
+    """The same with rotary tables for `max_length` positions; `weights` and `spec` are what they were made of."""
+    device = target.norm.device
+    cos, sin = rope_table(weights.inverse_frequencies.to(device), max_length, weights.rope_scale)
+    target = replace(target, cos=cos, sin=sin)
+    if draft is None or spec is None:
+        return target, None
+    cos, sin = rope_table(*_rope(spec, target))
+    return target, replace(draft, cos=cos, sin=sin)
 
 
 def _rope(spec: DraftSpec, target: FastTarget) -> tuple[Tensor, int, float]:

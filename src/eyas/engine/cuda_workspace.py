@@ -11,7 +11,8 @@ from torch import Tensor
 from eyas.engine.cuda_weights import FastDraft, FastTarget
 
 # Where each number lies in `RoundState.numbers`.
-LENGTH, BASE, ACCEPTED, ROUNDS = range(4)
+LENGTH, BASE, ACCEPTED, ROUNDS, DRAFTED, LAG = range(6)
+NUM_NUMBERS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,8 @@ class RoundState:
     """What one round hands to the next, all int32 on the device.
 
     Attributes:
-        numbers: [4]: target positions in the cache; those before the last verify pass; drafts accepted in it; rounds.
+        numbers: [6]: target positions in the cache; those before the last verify pass; drafts accepted in it; rounds;
+            where rounds may leave the draft behind also positions that it has read, and how far the last one is behind.
         tokens: [K + 1], the token to be verified first (the last bonus), then K drafts.
         chosen: [K + 1], the target's choices of the last verify pass.
         records: [R, K + 2], a ring: accepted, then the choices, of round r in row r mod R.
@@ -113,7 +115,7 @@ def round_state(num_draft_tokens: int, num_records: int, device: torch.device) -
         return torch.zeros(*shape, dtype=torch.int32, device=device)
 
     return RoundState(
-        numbers=ints(4),
+        numbers=ints(NUM_NUMBERS),
         tokens=ints(num_draft_tokens + 1),
         chosen=ints(num_draft_tokens + 1),
         records=ints(num_records, num_draft_tokens + 2),

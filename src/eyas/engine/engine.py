@@ -3,10 +3,13 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from eyas.decode.chain import GreedyRule, Rule
-from eyas.engine.generation import PREFILL, Generation
-from eyas.engine.round import begin, play
+from eyas.engine.adaptive import AdaptiveDepth
+from eyas.engine.cost_table import CostTable, measure_costs
+from eyas.engine.generation import Generation
+from eyas.engine.round import Position, Round, begin, play
 from eyas.engine.runner import Draft, Target
 from eyas.errors import EyasError
 
@@ -39,19 +42,62 @@ class Limits:
         assert self.max_new_tokens >= 1, "a text has at least one token"
 
 
+class FastPath(Protocol):
+    """A faster way through some requests, with the same answers: the captured rounds."""
+
+    def takes(self, rule: Rule | None, num_draft_tokens: int) -> bool:
+        """Whether a request of this rule and depth goes through it; says once why one does not."""
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        limits: Limits,
+        *,
+        num_draft_tokens: int,
+        adaptive: AdaptiveDepth | None,
+        on_tokens: Callable[[Sequence[int]], None] | None,
+    ) -> Generation:
+        """See `Engine.generate`."""
+
+    def measure_costs(self, num_positions: int, most: int) -> CostTable:
+        """What its rounds cost behind so many positions, per depth up to `most`."""
+
+
 class Engine:
     """Decodes one sequence at a time.
 
     Args:
         target: its cache is the engine's to use.
         draft: None for plain decoding only.
+        fast: takes the requests that it can; None where there is no such path.
         clock: seconds.
     """
 
     def __init__(
-        self, target: Target, draft: Draft | None = None, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        target: Target,
+        draft: Draft | None = None,
+        *,
+        fast: FastPath | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.target, self.draft, self._clock = target, draft, clock
+        self.target, self.draft, self.fast, self._clock = target, draft, fast, clock
+
+    def adaptive(self, ids: Sequence[int], most: int = 7) -> AdaptiveDepth:
+        """A choice of depth for `generate`, from costs measured now; it learns on over all texts that it is given to.
+
+        Args:
+            ids: a text of typical length, at least one token.
+            most: the deepest draft it may ask for.
+
+        Raises:
+            PromptEmpty, DraftMissing: as `generate`.
+        """
+        self._check(ids, most)
+        assert self.draft is not None, "checked just now"
+        if self.fast is not None and self.fast.takes(None, most):
+            return AdaptiveDepth(self.fast.measure_costs(len(ids), most))
+        return AdaptiveDepth(measure_costs(self.target, self.draft, ids, most, self._clock))
 
     def generate(
         self,
@@ -59,6 +105,7 @@ class Engine:
         limits: Limits,
         *,
         num_draft_tokens: int = 0,
+        adaptive: AdaptiveDepth | None = None,
         rule: Rule | None = None,
         on_tokens: Callable[[Sequence[int]], None] | None = None,
     ) -> Generation:
@@ -68,6 +115,7 @@ class Engine:
             prompt_ids: at least one id.
             limits: when to end.
             num_draft_tokens: K drafts per verify pass; 0 = plain decoding, by the same code.
+            adaptive: chooses each round's depth instead of `num_draft_tokens`; the text stays the same.
             rule: greedy unless given.
             on_tokens: called with each round's ids (tokens beyond the limits left out).
 
@@ -75,39 +123,51 @@ class Engine:
             PromptEmpty: no prompt ids.
             DraftMissing: K > 0 without a draft.
         """
-        self._check(prompt_ids, num_draft_tokens)
-        draft, rule = (self.draft if num_draft_tokens else None), rule or GreedyRule()
-        capacity = len(prompt_ids) + limits.max_new_tokens + num_draft_tokens + 1
+        depth = num_draft_tokens if adaptive is None else adaptive.most
+        self._check(prompt_ids, depth)
+        if self.fast is not None and self.fast.takes(rule, depth):
+            return self.fast.generate(
+                prompt_ids, limits, num_draft_tokens=num_draft_tokens, adaptive=adaptive, on_tokens=on_tokens
+            )
+        draft, rule = (self.draft if depth else None), rule or GreedyRule()
+        capacity = len(prompt_ids) + limits.max_new_tokens + depth + 1
         self.target.start(capacity, draft.aux_boundaries if draft else ())
         if draft:
             draft.start(capacity)
 
-        text = Generation(num_draft_tokens=num_draft_tokens)
+        text = Generation(num_draft_tokens=depth)
         started = self._clock()
-        position = begin(self.target, draft, rule, list(prompt_ids))
+        position = begin(self.target, draft, rule, list(prompt_ids), is_lazy=adaptive is not None)
         text.prefill_s = self._clock() - started
-        text.ids.append(position.pending_id)
-        text.origins.append(PREFILL)
+        has_ended = text.begin(position.pending_id, limits.stop_ids, limits.max_new_tokens)
         _tell(on_tokens, text.ids)
-        has_ended = position.pending_id in limits.stop_ids or limits.max_new_tokens == 1
-        if position.pending_id in limits.stop_ids:
-            text.finish = "stop"
         while not has_ended:
             before = len(text.ids)
-            gained = play(self.target, draft, rule, position, num_draft_tokens)
-            has_ended = text.add(gained.ids, gained.num_accepted_drafts, limits.stop_ids, limits.max_new_tokens)
+            gained = self._play(draft, rule, position, num_draft_tokens, adaptive)
+            has_ended = text.add(
+                gained.ids,
+                gained.num_accepted_drafts,
+                limits.stop_ids,
+                limits.max_new_tokens,
+                num_drafted=gained.num_draft_tokens,
+            )
             _tell(on_tokens, text.ids[before:])
         text.decode_s = self._clock() - started - text.prefill_s
         return text
 
+    def _play(
+        self, draft: Draft | None, rule: Rule, position: Position, num_draft_tokens: int, adaptive: AdaptiveDepth | None
+    ) -> Round:
+        if adaptive is None:
+            return play(self.target, draft, rule, position, num_draft_tokens)
+        asked = adaptive.most_now()
+        wants = adaptive.wants_another
+        gained = play(self.target, draft, rule, position, asked, wants_another=wants, is_lazy=True)
+        adaptive.saw(asked, gained.num_draft_tokens, gained.num_accepted_drafts, gained.confidences)
+        return gained
+
     def _check(self, prompt_ids: Sequence[int], num_draft_tokens: int) -> None:
-        if not prompt_ids:
-            raise PromptEmpty(
-                "the prompt has no tokens",
-                "prompt_ids",
-                "there is nothing to continue",
-                "give at least one token, such as the begin-of-text id",
-            )
+        require_prompt(prompt_ids)
         if num_draft_tokens and self.draft is None:
             raise DraftMissing(
                 f"{num_draft_tokens} draft tokens per round, but no draft",
@@ -115,6 +175,17 @@ class Engine:
                 "speculation needs a draft",
                 "give the engine a draft, or ask for 0 draft tokens",
             )
+
+
+def require_prompt(prompt_ids: Sequence[int]) -> None:
+    """Raise `PromptEmpty` for a prompt without tokens."""
+    if not prompt_ids:
+        raise PromptEmpty(
+            "the prompt has no tokens",
+            "prompt_ids",
+            "there is nothing to continue",
+            "give at least one token, such as the begin-of-text id",
+        )
 
 
 def _tell(on_tokens: Callable[[Sequence[int]], None] | None, ids: Iterable[int]) -> None:

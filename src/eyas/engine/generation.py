@@ -17,9 +17,10 @@ class Generation:
     Attributes:
         ids: new token ids; a stop id is the last one.
         origins: per id: 1 … K = accepted draft at that depth, `BONUS` (0), `PREFILL` (-1, the first token).
-        num_draft_tokens: K, the depth asked for.
+        num_draft_tokens: K, the depth asked for; the most where depth adapts.
         accepted: per round, accepted drafts *inside the text* (a round that runs past a stop id or the limit counts
             what lies before it; its bonus token counts always).
+        drafted: per round, how many drafts were verified; 0 = an undrafted round, a plain step.
         finish: why it ended.
         prefill_s, decode_s: seconds until the first token, and from there to the last.
     """
@@ -28,6 +29,7 @@ class Generation:
     origins: list[int] = field(default_factory=list)
     num_draft_tokens: int
     accepted: list[int] = field(default_factory=list)
+    drafted: list[int] = field(default_factory=list)
     finish: Literal["stop", "length"] = "length"
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -35,9 +37,24 @@ class Generation:
     @property
     def acceptance(self) -> Acceptance:
         """The rounds, counted by the one definition."""
-        return Acceptance.of_rounds(self.accepted, self.num_draft_tokens)
+        return Acceptance.of_rounds(self.accepted, self.num_draft_tokens, self.drafted)
 
-    def add(self, ids: Sequence[int], num_accepted_drafts: int, stop_ids: frozenset[int], limit: int) -> bool:
+    def begin(self, first_id: int, stop_ids: frozenset[int], limit: int) -> bool:
+        """The prompt's own token, which belongs to no round; True when the text has ended with it."""
+        self.ids.append(first_id)
+        self.origins.append(PREFILL)
+        self.finish = "stop" if first_id in stop_ids else "length"
+        return self.finish == "stop" or limit == 1
+
+    def add(
+        self,
+        ids: Sequence[int],
+        num_accepted_drafts: int,
+        stop_ids: frozenset[int],
+        limit: int,
+        *,
+        num_drafted: int | None = None,
+    ) -> bool:
         """Append a round's ids as far as the text goes; True when it has ended.
 
         Args:
@@ -45,6 +62,7 @@ class Generation:
             num_accepted_drafts: the first so many of `ids` are drafts.
             stop_ids: end the text, themselves included.
             limit: most new tokens in all.
+            num_drafted: drafts verified; None for K.
         """
         num_room = limit - len(self.ids)
         kept = next((i + 1 for i, token in enumerate(ids) if token in stop_ids), len(ids))
@@ -53,4 +71,5 @@ class Generation:
         self.ids += ids[:kept]
         self.origins += [i + 1 if i < num_accepted_drafts else BONUS for i in range(kept)]
         self.accepted.append(min(kept, num_accepted_drafts))
+        self.drafted.append(self.num_draft_tokens if num_drafted is None else num_drafted)
         return self.finish == "stop" or len(self.ids) >= limit

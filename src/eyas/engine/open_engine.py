@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from eyas.contract.target_spec import read_target
+from eyas.engine.cuda_open import Rounds, open_path
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
 from eyas.engine.engine import Engine
 from eyas.engine.llama_target import LlamaTarget
@@ -30,7 +31,8 @@ class OpenedEngine:
     """An engine, and what it is made of.
 
     Attributes:
-        target_path, draft_path: `native kernels`, `torch` or `transformers`, for a report.
+        target_path, draft_path: `captured CUDA graph`, `native kernels`, `torch`, `transformers` or `reference`, for
+            a report; requests that the captured rounds do not take go by the others, and a note says so.
         num_threads: that our CPU kernels use; the others use what torch is set to.
         weight_bytes: what one pass of one row reads; None where it is not known.
     """
@@ -43,7 +45,14 @@ class OpenedEngine:
 
 
 def open_engine(
-    target_folder: Path, draft_path: Path | None, placement: Placement, *, cache: Path, num_threads: int, talk: Talk
+    target_folder: Path,
+    draft_path: Path | None,
+    placement: Placement,
+    *,
+    cache: Path,
+    num_threads: int,
+    talk: Talk,
+    rounds: Rounds = "auto",
 ) -> OpenedEngine:
     """Load a target and, if given, a draft for it.
 
@@ -53,6 +62,8 @@ def open_engine(
         placement: dtype and device of both.
         cache: eyas' cache folder, for compiled kernels.
         num_threads: at most so many for our own CPU kernels; fewer are used, and set for torch, where that is faster.
+        rounds: "auto" captures whole rounds into CUDA graphs where that is possible; "readable" never does; "twin" runs
+            the captured rounds eagerly, on any device, for tests.
 
     Raises:
         AuxBoundariesUnknown: the draft does not say, and there is no default for the target.
@@ -64,7 +75,7 @@ def open_engine(
     target, path, weight_bytes, shared = _open_target(target_folder, placement, kernels, num_threads, talk)
     if isinstance(target, LlamaTarget) and isinstance(target.stack, NativeStack) and num_threads > 1:
         num_threads = _fastest(target, target.stack, num_threads, talk)
-    runner, drafts_by = None, None
+    draft, runner, drafts_by = None, None, None
     if draft_path is not None:
         draft = load_draft(
             draft_path,
@@ -75,8 +86,13 @@ def open_engine(
             talk=talk,
         )
         runner, drafts_by = draft_runner(draft, kernels, num_threads, talk)
+    fast = None
+    if isinstance(target, LlamaTarget):
+        fast = open_path(target.weights, draft, tuple(runner.aux_boundaries) if runner else (), rounds, talk)
+    if fast is not None:
+        path, drafts_by = fast.name, drafts_by and fast.name
     return OpenedEngine(
-        engine=Engine(target, runner),
+        engine=Engine(target, runner, fast=fast),
         target_path=path,
         draft_path=drafts_by,
         num_threads=num_threads,

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """Token choice on the device: embedding rows, argmax over parts, acceptance of a chain, the next draft token.
 
-`state` int32: [length, base, accepted, rounds]: target positions in the cache; the length before the last verify pass;
-drafts accepted in it; rounds done. See `cuda_workspace`.
+`state` int32: [length, base, accepted, rounds, …]: target positions in the cache; the length before the last verify
+pass; drafts accepted in it; rounds done. See `cuda_workspace`.
 """
 
 import triton
@@ -33,19 +33,19 @@ def _argmax(best_ptr, best_id_ptr, m, num_parts, BP: tl.constexpr):
 
 @triton.jit
 def accept_kernel(
-    best_ptr, best_id_ptr, num_parts, tokens_ptr, chosen_ptr, state_ptr, record_ptr, records, simulated_ptr,
-    K: tl.constexpr, BP: tl.constexpr, SIMULATE: tl.constexpr, PDL: tl.constexpr,
+    best_ptr, best_id_ptr, num_parts, tokens_ptr, chosen_ptr, state_ptr, record_ptr, record_stride, records,
+    simulated_ptr, K: tl.constexpr, BP: tl.constexpr, SIMULATE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Greedy acceptance of tokens[1 … K] against the target's choices; writes the record [accepted, choices …]."""
     wait_for_inputs(PDL)
     let_next_start(PDL)
     length = tl.load(state_ptr)
     round_index = tl.load(state_ptr + 3)
-    record = record_ptr + (round_index % records) * (K + 2)
+    record = record_ptr + (round_index % records) * record_stride
     accepted = 0
     is_on = 1
     if SIMULATE:
-        accepted = tl.load(simulated_ptr + round_index % records)
+        accepted = tl.minimum(tl.load(simulated_ptr + round_index % records), K)
     bonus = 0
     for m in tl.static_range(K + 1):
         choice = _argmax(best_ptr, best_id_ptr, m, num_parts, BP)

@@ -1,0 +1,156 @@
+"""The captured rounds behind an `Engine`: one per depth, made when it is first asked for, over one pair of caches.
+
+Knows which requests the captured rounds can take. A round writes at fixed addresses, so that its caches have a fixed
+length; a request that does not fit makes longer ones, and rounds are captured again.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from eyas.decode.chain import GreedyRule, Rule
+from eyas.engine.adaptive import AdaptiveDepth
+from eyas.engine.cost_table import CostTable
+from eyas.engine.cuda_adaptive import AdaptiveRounds
+from eyas.engine.cuda_engine import FastEngine, FastSettings
+from eyas.engine.cuda_ops import EagerOps, Ops
+from eyas.engine.cuda_round import MOST_DRAFTS, new_round
+from eyas.engine.cuda_weights import FastDraft, FastTarget, fast_draft, fast_target, with_length
+from eyas.engine.cuda_workspace import key_value_cache
+from eyas.engine.engine import Limits
+from eyas.engine.generation import Generation
+from eyas.engine.llama_weights import LlamaWeights
+from eyas.models.draft import Eagle3Draft
+from eyas.talk import Talk
+
+_FIRST_LENGTH = 1024
+_AHEAD = 64  # rounds in flight and rejected drafts, beyond prompt and answer
+
+
+class CapturedPath:
+    """See `engine.FastPath`.
+
+    Args:
+        weights: of the target, on the device and in the dtype to compute in.
+        draft: its draft, or None.
+        aux_boundaries: that the draft reads.
+        ops: Triton kernels, or the eager twin.
+        settings: launching.
+        talk: hears once of each kind of request that goes another way.
+        clock: seconds.
+
+    Raises:
+        FastPathUnsupported: see `fast_target` and `fast_draft`.
+    """
+
+    def __init__(
+        self,
+        weights: LlamaWeights,
+        draft: Eagle3Draft | None,
+        aux_boundaries: tuple[int, ...],
+        *,
+        ops: Ops,
+        settings: FastSettings,
+        talk: Talk,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._weights, self._spec = weights, None if draft is None else draft.spec
+        self._ops, self._settings, self._talk, self._clock = ops, settings, talk, clock
+        self._length = _FIRST_LENGTH
+        self._target = fast_target(weights, max_length=self._length, aux_boundaries=aux_boundaries)
+        self._draft = None if draft is None else fast_draft(draft, self._target)
+        self._said: set[str] = set()
+        self._caches: tuple[Tensor, Tensor | None] | None = None
+        self._engines: dict[int, FastEngine] = {}
+        self._adaptive: dict[int, AdaptiveRounds] = {}
+
+    @property
+    def name(self) -> str:
+        """For a report."""
+        return "captured round, run eagerly" if isinstance(self._ops, EagerOps) else "captured CUDA graph"
+
+    def takes(self, rule: Rule | None, num_draft_tokens: int) -> bool:
+        """See `FastPath.takes`."""
+        reason = None
+        if rule is not None and not isinstance(rule, GreedyRule):
+            reason = "captured rounds are greedy"
+        elif num_draft_tokens > MOST_DRAFTS:
+            reason = f"captured rounds draft at most {MOST_DRAFTS}"
+        if reason is not None and reason not in self._said:
+            self._said.add(reason)
+            self._talk.note(f"some requests take the readable rounds: {reason}")
+        return reason is None
+
+    def generate(
+        self,
+        prompt_ids: Sequence[int],
+        limits: Limits,
+        *,
+        num_draft_tokens: int,
+        adaptive: AdaptiveDepth | None,
+        on_tokens: Callable[[Sequence[int]], None] | None,
+    ) -> Generation:
+        """See `FastPath.generate`."""
+        self._make_room(len(prompt_ids) + limits.max_new_tokens + _AHEAD)
+        if adaptive is not None:
+            return self.adaptive(adaptive.most).generate(prompt_ids, limits, adaptive, on_tokens=on_tokens)
+        return self.engine(num_draft_tokens).generate(prompt_ids, limits, on_tokens=on_tokens)
+
+    def measure_costs(self, num_positions: int, most: int) -> CostTable:
+        """See `FastPath.measure_costs`."""
+        rounds = self.adaptive(most)
+        return rounds.measure_costs(min(num_positions, self._length // 2))
+
+    def engine(self, num_draft_tokens: int) -> FastEngine:
+        """Rounds of one depth; captured on first use, which compiles kernels for its number of rows."""
+        if num_draft_tokens not in self._engines:
+            target, draft = self._models(num_draft_tokens)
+            round_ = new_round(
+                self._ops,
+                target,
+                draft,
+                num_draft_tokens=num_draft_tokens,
+                max_length=self._length,
+                caches=self._shared_caches(),
+            )
+            self._engines[num_draft_tokens] = FastEngine(round_, self._settings, clock=self._clock)
+        return self._engines[num_draft_tokens]
+
+    def adaptive(self, most: int) -> AdaptiveRounds:
+        """Rounds of every depth up to `most`; captured on first use."""
+        if most not in self._adaptive:
+            assert self._draft is not None, "depth adapts where there is a draft"
+            self._adaptive[most] = AdaptiveRounds(
+                self._ops,
+                self._target,
+                self._draft,
+                most=most,
+                max_length=self._length,
+                caches=self._shared_caches(),
+                settings=self._settings,
+                clock=self._clock,
+            )
+        return self._adaptive[most]
+
+    def _models(self, num_draft_tokens: int) -> tuple[FastTarget, FastDraft | None]:
+        if num_draft_tokens:
+            return self._target, self._draft
+        return self._target.untapped(), None
+
+    def _shared_caches(self) -> tuple[Tensor, Tensor | None]:
+        if self._caches is None:
+            draft = self._draft
+            self._caches = (
+                key_value_cache(self._target, len(self._target.layers), self._length),
+                None if draft is None else key_value_cache(draft, 1, self._length),
+            )
+        return self._caches
+
+    def _make_room(self, num_positions: int) -> None:
+        if num_positions <= self._length:
+            return
+        self._length = 1 << (num_positions - 1).bit_length()
+        self._talk.note(f"captured rounds are made again for {self._length} positions")
+        self._engines, self._adaptive, self._caches = {}, {}, None
+        self._target, self._draft = with_length(self._target, self._draft, self._weights, self._spec, self._length)
