@@ -3,14 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from eyas.data.row_store import Rows, RowWriter
+from eyas.data.row_store import RowArrays, Rows, RowWriter
 from eyas.data.tokenise import TokenRow
 from eyas.records.rows import MANIFEST, TENSORS, RowsManifest, RowsUnreadable, read_manifest, write_manifest
 
 ROWS = [TokenRow((1, 2, 3), (False, True, True)), TokenRow((4, 5), (False, True))]
 
 
-def manifest(writer: RowWriter, **changes) -> RowsManifest:
+def manifest(writer: RowArrays, **changes) -> RowsManifest:
     fields = {
         "fingerprint": "f",
         "tokenizer": "t",
@@ -31,8 +31,9 @@ def write(folder: Path, **changes) -> Path:
     writer = RowWriter()
     for line, row in enumerate(ROWS):
         writer.add(row, source=0, line=line + 1)
-    writer.write(folder)
-    write_manifest(manifest(writer, **changes), folder)
+    arrays = writer.arrays()
+    arrays.write(folder)
+    write_manifest(manifest(arrays, **changes), folder)
     return folder
 
 

@@ -1,25 +1,31 @@
 """`eyas prepare`: parse, call, render."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit, use_colour
 from eyas.cli.target_option import TargetName, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.data.prepare import PrepareConfig, Prepared
+from eyas.data.prepare_config import PrepareConfig
+from eyas.data.writing_config import WritingConfig
+from eyas.records.rows import HELD_OUT
 
-_DEFAULT = PrepareConfig()
+if TYPE_CHECKING:
+    from eyas.data.prepare import Prepared
+
+_DEFAULT, _WRITE_NOTHING = PrepareConfig(), WritingConfig()
 _LONGEST_EXAMPLE = 1600  # characters of the example row that are shown
 
 
 def prepare(
     *,
     target: TargetName,
-    data: Annotated[list[Path], Parameter(name="--data", consume_multiple=True, negative="")],
     out: Path,
+    data: Annotated[list[str] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
     config: Annotated[PrepareConfig, Parameter(name="*")] = _DEFAULT,
+    writing: Annotated[WritingConfig, Parameter(name="*")] = _WRITE_NOTHING,
     exclude: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")] = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     replace: Annotated[bool, Parameter(negative="")] = False,
@@ -31,13 +37,18 @@ def prepare(
     Shows one row with the supervised text marked, counts what is left out and why, and refuses masks that supervise
     nothing or everything. Running it again with the same data, target and options says that the rows are there.
 
+    A draft learns best from what its own target writes. With --regenerate the target answers the user turns of --data
+    itself; with --self-chat N it writes the user turns, too. Both are kept beside the rows (OUT.regenerated,
+    OUT.self-chat), go on where they were killed, and can be used with --data again.
+
     Parameters
     ----------
-    data
-        JSONL files (also .gz, .xz), parquet files, or folders of them; one record a conversation, as
-        {"messages": [{"role": ..., "content": ...}]} or ShareGPT's {"conversations": [{"from": ..., "value": ...}]}.
     out
         Folder for the rows; written aside and renamed.
+    data
+        JSONL files (also .gz, .xz), parquet or arrow files, or folders of them; one record a conversation, as
+        {"messages": [{"role": ..., "content": ...}]} or ShareGPT's {"conversations": [{"from": ..., "value": ...}]}.
+        FILE:2 takes each of its rows twice, FILE:0.5 half of them.
     exclude
         Files of prompts that must not be learned (benchmarks): conversations that share 8 words in a row with a user
         turn, or with a `turns`, `prompt`, `question` or `prompt_ids` field, are left out and counted.
@@ -53,7 +64,17 @@ def prepare(
 
     talk = Terminal()
     folder = target_folder(target, talk)
-    done = prepare_rows(folder, data, out, config, talk, exclude=exclude or [], dry_run=dry_run, replace=replace)
+    done = prepare_rows(
+        folder,
+        data or [],
+        out,
+        config,
+        talk,
+        writing=writing,
+        exclude=exclude or [],
+        dry_run=dry_run,
+        replace=replace,
+    )
     document = {
         **done.manifest.as_document(),
         "schema": "eyas.prepare/1",
@@ -64,7 +85,7 @@ def prepare(
     return emit(document, _text(done, dry_run=dry_run, colour=use_colour()), json=json)
 
 
-def _text(done: Prepared, *, dry_run: bool, colour: bool) -> str:
+def _text(done: "Prepared", *, dry_run: bool, colour: bool) -> str:
     manifest, lines = done.manifest, []
     if done.example:
         legend = "green" if colour else "between ⟦ and ⟧"
@@ -77,6 +98,15 @@ def _text(done: Prepared, *, dry_run: bool, colour: bool) -> str:
     lines += [f"  left out or cut: {count} × {reason}" for reason, count in sorted(manifest.dropped.items())]
     if not manifest.dropped:
         lines.append("  nothing left out")
+    if len(manifest.sources) > 1 or any(source.weight != 1 for source in manifest.sources):
+        lines += [
+            f"  {source.num_rows} rows of {source.num_records} records, weight {source.weight:g}: {source.name}"
+            for source in manifest.sources
+        ]
+    if manifest.num_as_written:
+        lines.append(f"  {manifest.num_as_written} records with the very token ids that the target wrote")
+    if manifest.num_held_out:
+        lines.append(f"  {manifest.num_held_out} rows held out: {done.folder / HELD_OUT}")
     end = "there already" if done.was_there else "nothing written (--dry-run)" if dry_run else "written"
     lines.append(f"{done.folder}: {end}, fingerprint {manifest.fingerprint}")
     return "\n".join(lines)

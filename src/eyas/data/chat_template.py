@@ -5,7 +5,7 @@ is what the target reads; what the full rendering has after it is what it would 
 by patterns, so a template without `{% generation %}` tags works, and one that rewrites earlier turns is noticed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,8 +73,6 @@ class ChatTemplate:
         Raises:
             TemplateFailed: the template refuses (it wants alternating roles, for instance).
         """
-        from jinja2 import TemplateError
-
         try:
             text: str = self._tokenizer.apply_chat_template(
                 [dict(message) for message in conversation.messages[:num_turns]],
@@ -83,7 +81,7 @@ class ChatTemplate:
                 add_generation_prompt=for_generation,
                 **self._options,
             )
-        except (TemplateError, TypeError, LookupError, AttributeError, ValueError, RecursionError) as error:
+        except _refusals() as error:
             raise TemplateFailed(
                 "the chat template cannot render a conversation",
                 _where(conversation),
@@ -92,6 +90,29 @@ class ChatTemplate:
             ) from error
         return text
 
+    def render_many(
+        self, conversations: Sequence[Conversation], lengths: Sequence[int], *, for_generation: bool = False
+    ) -> list[str]:
+        """`render` of each conversation's first `lengths[i]` turns, several times as fast.
+
+        Raises:
+            TemplateFailed: as `render`, for the first conversation that the template refuses.
+        """
+        texts: list[str] = []
+        jobs = list(zip(conversations, lengths, strict=True))
+        for same_tools in _runs_of_one_tools(jobs):
+            try:
+                texts += self._tokenizer.apply_chat_template(
+                    [[dict(message) for message in c.messages[:length]] for c, length in same_tools],
+                    tools=same_tools[0][0].tools,
+                    tokenize=False,
+                    add_generation_prompt=for_generation,
+                    **self._options,
+                )
+            except _refusals():  # rendering one by one finds whose it is and says so
+                texts += [self.render(c, length, for_generation=for_generation) for c, length in same_tools]
+        return texts
+
     def segments(self, conversation: Conversation) -> list[Segment]:
         """The whole conversation up to its last answer, all answers supervised.
 
@@ -99,13 +120,24 @@ class ChatTemplate:
             TemplateUnstable: an earlier rendering is no prefix of a later one.
             TemplateRewritesAnswer: an answer's text does not occur after its prompt.
         """
-        turns = self._answers(conversation)
+        return self.segments_many([conversation])[0]
+
+    def segments_many(self, conversations: Sequence[Conversation]) -> list[list[Segment]]:
+        """`segments` of each; its errors name the first conversation that has one."""
+        jobs = [(c, turn) for c in conversations for turn in self.answer_turns(c)]
+        owners = [c for c, _ in jobs]
+        prompts = iter(self.render_many(owners, [turn for _, turn in jobs], for_generation=True))
+        fulls = iter(self.render_many(owners, [turn + 1 for _, turn in jobs]))
+        return [self._segments(c, prompts, fulls) for c in conversations]
+
+    def _segments(self, conversation: Conversation, prompts: Iterator[str], fulls: Iterator[str]) -> list[Segment]:
+        turns = self.answer_turns(conversation)
         done, segments = "", list[Segment]()
         for turn in turns:
-            prompt = self.render(conversation, turn, for_generation=True)
+            prompt = next(prompts)
             self._require_prefix(done, prompt, conversation, turn)
             segments.append(Segment(prompt[len(done) :], False))
-            full = self.render(conversation, turn + 1)
+            full = next(fulls)
             self._require_prefix(prompt, full, conversation, turn)
             is_cut = turn == turns[-1] and not conversation.is_finished
             answer = self._answer(full[len(prompt) :], conversation, turn, is_cut=is_cut)
@@ -116,8 +148,8 @@ class ChatTemplate:
     def segments_by_turn(self, conversation: Conversation) -> list[list[Segment]]:
         """One list per answer: its prompt as the target would read it, then the answer alone supervised."""
         rows = []
-        for turn in self._answers(conversation):
-            is_last = turn == self._answers(conversation)[-1]
+        for turn in self.answer_turns(conversation):
+            is_last = turn == self.answer_turns(conversation)[-1]
             part = Conversation(
                 messages=conversation.messages[: turn + 1],
                 source=conversation.source,
@@ -133,7 +165,8 @@ class ChatTemplate:
         return rows
 
     @staticmethod
-    def _answers(conversation: Conversation) -> list[int]:
+    def answer_turns(conversation: Conversation) -> list[int]:
+        """Indices of the assistant's turns."""
         return [turn for turn, message in enumerate(conversation.messages) if message["role"] == "assistant"]
 
     def _answer(self, text: str, conversation: Conversation, turn: int, *, is_cut: bool) -> list[Segment]:
@@ -187,6 +220,24 @@ class ChatTemplate:
             f"{prefix[same : same + 40]!r} became {text[same : same + 40]!r}: no mask over the whole would be exact",
             "use `--turns split`: one row for each answer, with the prompt as the target would read it",
         )
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What a template's code raises when a conversation is not to its liking."""
+    from jinja2 import TemplateError
+
+    return TemplateError, TypeError, LookupError, AttributeError, ValueError, RecursionError
+
+
+def _runs_of_one_tools(jobs: list[tuple[Conversation, int]]) -> list[list[tuple[Conversation, int]]]:
+    """Neighbours with the same tools: a template gets tools once for a whole batch."""
+    runs: list[list[tuple[Conversation, int]]] = []
+    for job in jobs:
+        if runs and runs[-1][0][0].tools == job[0].tools:
+            runs[-1].append(job)
+        else:
+            runs.append([job])
+    return runs
 
 
 def _find(text: str, content: str) -> int:

@@ -8,6 +8,19 @@ from typing import Any
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenRow:
+    """What a target read and wrote, as token ids: exact where its text, tokenised again, may differ.
+
+    Attributes:
+        ids: T ids.
+        answers: (begin, end) of each stretch that the target wrote, in order.
+    """
+
+    ids: Sequence[int]
+    answers: Sequence[tuple[int, int]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """One record.
@@ -19,6 +32,9 @@ class Conversation:
         line: 1-based line or record number in it.
         is_finished: the last answer ended by itself; False when it was cut off, so that nobody learns to stop there.
         tools: tool descriptions for the template.
+        written: the rows that the answers were written in; empty when only text is known.
+        written_by: fingerprint of the tokenizer and template that `written` is of.
+        temperature: of the answers, 0 = greedy; None when unknown.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -26,6 +42,9 @@ class Conversation:
     line: int
     is_finished: bool = True
     tools: Sequence[Mapping[str, Any]] | None = None
+    written: Sequence[WrittenRow] = ()
+    written_by: str | None = None
+    temperature: float | None = None
 
 
 def why_unusable(conversation: Conversation) -> str | None:

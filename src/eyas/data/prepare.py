@@ -1,68 +1,37 @@
 """`eyas prepare`: conversations to a folder of tokenised rows with an exact assistant-only loss mask."""
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from eyas.data.conversation import Conversation, why_unusable
 from eyas.data.exclusion import Exclusion
-from eyas.data.read_conversations import list_files, read_conversations
-from eyas.data.row_store import RowWriter
+from eyas.data.mixture import DataFile, data_files
+from eyas.data.prepare_config import ConfigInvalid, PrepareConfig
+from eyas.data.read_conversations import list_files
+from eyas.data.row_maker import RowMaker
+from eyas.data.row_store import RowArrays
+from eyas.data.selection import Selected, collect, select
 from eyas.data.target_text import TargetText, load_target_text
-from eyas.data.tokenise import TokenRow, tokenise
+from eyas.data.tokenise import TokenRow
+from eyas.data.writing_config import WritingConfig
+from eyas.data.written_data import WriterFactory, WritingJob, write_data
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_folder
-from eyas.records.rows import MANIFEST, RowsManifest, Source, read_manifest, write_manifest
+from eyas.records.eval_rows import write_eval_rows
+from eyas.records.rows import HELD_OUT, MANIFEST, RowsManifest, Source, read_manifest, write_manifest
 from eyas.talk import Talk
 
 # Raise when the rows made of the same input change.
-_RULES = 1
-
-
-class ConfigInvalid(EyasError):
-    """Options that contradict each other or the laws of arithmetic; all problems at once."""
-
-    code = "config-invalid"
+_RULES = 2
 
 
 class MaskUseless(EyasError):
     """No token is supervised, or every token is."""
 
     code = "mask-useless"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareConfig:
-    """How conversations become rows."""
-
-    max_length: int = 2048
-    """Longest row in tokens, 16 or more."""
-    too_long: Literal["drop", "cut"] = "drop"
-    """What happens to a longer row: dropped and counted, or cut at max_length and counted."""
-    turns: Literal["joint", "split"] = "joint"
-    """One row per conversation with all answers supervised, or one row per answer (for templates that rewrite
-    earlier turns)."""
-    template_options: str = "{}"
-    """JSON object of further variables for the chat template, such as '{"enable_thinking": false}'."""
-
-    def __post_init__(self) -> None:
-        problems = []
-        if self.max_length < 16:
-            problems.append(f"max_length = {self.max_length}, wanted 16 or more")
-        try:
-            is_object = isinstance(json.loads(self.template_options), dict)
-        except (ValueError, RecursionError):
-            is_object = False
-        if not is_object:
-            problems.append(f"template_options = {self.template_options!r} is no JSON object")
-        if problems:
-            raise ConfigInvalid(
-                "options of prepare are out of range", "PrepareConfig", "; ".join(problems), "see `eyas prepare --help`"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +52,13 @@ class Prepared:
 
 def prepare(
     target: Path,
-    data: Sequence[Path],
+    data: Sequence[str | Path],
     out: Path,
     config: PrepareConfig,
     talk: Talk,
     *,
+    writing: WritingConfig | None = None,
+    writer: WriterFactory | None = None,
     exclude: Sequence[Path] = (),
     dry_run: bool = False,
     replace: bool = False,
@@ -95,7 +66,10 @@ def prepare(
     """Tokenise `data` for `target` into the folder `out`, written aside and renamed.
 
     Args:
-        data: files, or folders of files.
+        data: files, or folders of files, each with `:WEIGHT` behind it where its rows are to be taken more or less
+            often than once.
+        writing: what the target writes first: conversations of its own beside `data`, or new answers in it.
+        writer: what answers requests then; our batch engine by default.
         exclude: files of prompts that must not be learned (benchmarks); see `Exclusion`.
         dry_run: do everything but write.
         replace: swap out a folder that holds other rows.
@@ -105,34 +79,45 @@ def prepare(
         TemplateUnstable, TemplateRewritesAnswer, TemplateFailed, TokensNotText: no exact mask for a record.
         MaskUseless: there is no row, no token is supervised, or every token is.
         OutputExists: `out` holds something else.
+        ConfigInvalid: there is nothing to prepare, or a dry run would have to write.
+        What `written_data.write_data` raises.
     """
-    data, exclude = list_files(data), list_files(exclude)
+    writing = writing or WritingConfig()
+    _require_doable(data, writing, dry_run)
+    files, exclude = data_files(data), list_files(exclude)
     text = load_target_text(target, json.loads(config.template_options))
-    prints = [fingerprint.of_file(path) for path in data]
+    exclude_prints = [fingerprint.of_file(path) for path in exclude]
     excluded = Exclusion.read(exclude, text.tokenizer)
-    whole = _fingerprint(text, prints, config, [fingerprint.of_file(path) for path in exclude])
+    if writing.writes:
+        job = WritingJob(
+            target=target,
+            text=text,
+            config=writing,
+            max_length=config.max_length,
+            files=files if writing.regenerate else [],
+            excluded=excluded,
+            exclude_prints=exclude_prints,
+        )
+        written = write_data(job, out, talk, replace=replace, writer=writer)
+        files = written if writing.regenerate else [*files, *written]
+    prints = [fingerprint.of_file(file.path) for file in files]
+    whole = _fingerprint(text, files, prints, config, exclude_prints)
     if out.exists() and not replace and not dry_run:
         return _already(out, whole)
-    writer, dropped, counts = RowWriter(), Counter[str](), Counter[int]()
-    example: tuple[tuple[str, bool], ...] | None = None
-    seen: set[int] = set()
-    with talk.progress("prepare", None, "records") as bar:
-        for conversation in read_conversations(data):
-            counts[conversation.source] += 1
-            bar.advance()
-            if excluded.holds(conversation):
-                dropped[excluded.reason] += 1
-                continue
-            for row in _rows(conversation, text, config, dropped, seen):
-                writer.add(row, conversation.source, conversation.line)
-                example = example or tuple(pieces(row, text))
-    _require_useful(writer, dropped, data)
-    sources = tuple(Source(name=path.name, fingerprint=prints[i], num_records=counts[i]) for i, path in enumerate(data))
-    manifest = _manifest(writer, text, config, whole, sources, dropped)
+    maker = RowMaker(text, config, excluded)
+    collected = collect(files, maker, talk)
+    if maker.num_edited:
+        talk.note(f"{maker.num_edited} records were edited since the target wrote them: their text was tokenised")
+    selected = select(collected, files, config.held_out, maker, talk)
+    _require_useful(selected.rows, maker.dropped, files)
+    manifest = _manifest(selected, text, config, whole, _sources(files, prints, maker, selected), maker)
     if not dry_run:
         with atomic_folder(out, replace=replace, marker=MANIFEST) as aside:
-            writer.write(aside)
+            selected.rows.write(aside)
+            if selected.held_out:
+                write_eval_rows(selected.held_out, aside / HELD_OUT)
             write_manifest(manifest, aside)
+    example = tuple(pieces(selected.rows.row(0), text))
     return Prepared(folder=out, manifest=manifest, example=example, was_there=False)
 
 
@@ -145,37 +130,30 @@ def pieces(row: TokenRow, text: TargetText) -> Iterator[tuple[str, bool]]:
             begin = end
 
 
-def _rows(
-    conversation: Conversation, text: TargetText, config: PrepareConfig, dropped: Counter[str], seen: set[int]
-) -> Iterator[TokenRow]:
-    """The rows of one record; what is left out is counted in `dropped`."""
-    reason = why_unusable(conversation)
-    if reason:
-        dropped[reason] += 1
-        return
-    if config.turns == "split":
-        parts = text.template.segments_by_turn(conversation)
-    else:
-        parts = [text.template.segments(conversation)]
-    for segments in parts:
-        row = tokenise(segments, text.tokenizer, f"data file {conversation.source + 1}, record {conversation.line}")
-        if len(row.token_ids) > config.max_length:
-            if config.too_long == "drop":
-                dropped[f"longer than {config.max_length} tokens"] += 1
-                continue
-            row = row.cut(config.max_length)
-            dropped[f"cut at {config.max_length} tokens (kept)"] += 1
-        if row.num_supervised == 0:
-            dropped["nothing supervised"] += 1
-        elif hash(row) in seen:
-            dropped["the same as an earlier row"] += 1
-        else:
-            seen.add(hash(row))
-            yield row
+def _require_doable(data: Sequence[str | Path], writing: WritingConfig, dry_run: bool) -> None:
+    if not data and not writing.self_chat:
+        what = "--regenerate needs --data, whose user turns are answered" if writing.regenerate else "no data is named"
+        raise ConfigInvalid(
+            "there is nothing to prepare", "--data", what, "give --data FILE, or --self-chat N to let the target write"
+        )
+    if dry_run and writing.writes:
+        raise ConfigInvalid(
+            "a dry run writes nothing, and the target would have to write first",
+            "--dry-run",
+            "rows of texts that do not exist cannot be counted",
+            "try it small: --self-chat 24 into another --out",
+        )
 
 
-def _fingerprint(text: TargetText, prints: Sequence[str], config: PrepareConfig, excluded: Sequence[str]) -> str:
-    parts = [_RULES, text.tokenizer_hash, text.template_hash, list(prints), asdict(config), list(excluded)]
+def _fingerprint(
+    text: TargetText,
+    files: Sequence[DataFile],
+    prints: Sequence[str],
+    config: PrepareConfig,
+    excluded: Sequence[str],
+) -> str:
+    weights = [file.weight for file in files]
+    parts = [_RULES, text.tokenizer_hash, text.template_hash, list(prints), weights, asdict(config), list(excluded)]
     return fingerprint.of_json(parts)
 
 
@@ -191,34 +169,53 @@ def _already(out: Path, whole: str) -> Prepared:
     raise OutputExists(f"{out} is there already", str(out), why, "choose another folder, or give --replace")
 
 
-def _require_useful(writer: RowWriter, dropped: Mapping[str, int], data: Sequence[Path]) -> None:
-    if 0 < writer.num_supervised < writer.num_tokens:
+def _require_useful(rows: RowArrays, dropped: Mapping[str, int], files: Sequence[DataFile]) -> None:
+    if 0 < rows.num_supervised < rows.num_tokens:
         return
     left_out = ", ".join(f"{count} × {reason}" for reason, count in dropped.items())
-    if not writer.num_rows:
+    if not rows.num_rows:
         raise MaskUseless(
             "no conversation of the data gives a row to learn from",
-            ", ".join(str(path) for path in data),
+            ", ".join(str(file.path) for file in files),
             f"every record was left out: {left_out}" if left_out else "the files hold no records",
             "look at the data: conversations need user turns and non-empty assistant turns, within --max-length",
         )
     raise MaskUseless(
-        f"{writer.num_supervised} of {writer.num_tokens} tokens are supervised",
-        f"{writer.num_rows} rows; records left out: {left_out or 'none'}",
+        f"{rows.num_supervised} of {rows.num_tokens} tokens are supervised",
+        f"{rows.num_rows} rows; records left out: {left_out or 'none'}",
         "a draft learns only from tokens that the target wrote, and a mask over all tokens teaches it the prompts",
         "look at the data: conversations need user turns and non-empty assistant turns",
     )
 
 
+def _sources(
+    files: Sequence[DataFile], prints: Sequence[str], maker: RowMaker, selected: Selected
+) -> tuple[Source, ...]:
+    import numpy as np
+
+    rows = np.bincount(selected.rows.files, minlength=len(files))
+    return tuple(
+        Source(
+            name=file.path.name,
+            fingerprint=prints[i],
+            num_records=maker.num_records[i],
+            weight=file.weight,
+            num_rows=int(rows[i]),
+        )
+        for i, file in enumerate(files)
+    )
+
+
 def _manifest(
-    writer: RowWriter,
+    selected: Selected,
     text: TargetText,
     config: PrepareConfig,
     whole: str,
     sources: tuple[Source, ...],
-    dropped: Mapping[str, int],
+    maker: RowMaker,
 ) -> RowsManifest:
     options: dict[str, Any] = asdict(config)
+    rows = selected.rows
     return RowsManifest(
         fingerprint=whole,
         tokenizer=text.tokenizer_hash,
@@ -226,9 +223,12 @@ def _manifest(
         template_options=json.loads(options.pop("template_options")),
         sources=sources,
         options=options,
-        num_rows=writer.num_rows,
-        num_tokens=writer.num_tokens,
-        num_supervised=writer.num_supervised,
-        longest=writer.longest,
-        dropped=dict(dropped),
+        num_rows=rows.num_rows,
+        num_tokens=rows.num_tokens,
+        num_supervised=rows.num_supervised,
+        longest=rows.longest,
+        dropped=dict(maker.dropped),
+        notes=selected.notes,
+        num_held_out=len(selected.held_out),
+        num_as_written=maker.num_as_written,
     )

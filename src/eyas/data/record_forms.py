@@ -2,13 +2,16 @@
 
 - `messages`: a list of {role, content, ...}, as OpenAI and Hugging Face write it.
 - `conversations`: a list of {from, value}, as ShareGPT writes it (some files use role and content inside).
+
+Beside the turns eyas itself writes `finished`, `temperature`, and the exact token ids: `written`, a list of
+{ids: [...], answers: [[begin, end], ...]}, and `written_by`, the fingerprint of the tokenizer and template they are of.
 """
 
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from eyas.data.conversation import Conversation
+from eyas.data.conversation import Conversation, WrittenRow
 
 _SHAREGPT_ROLES: Mapping[str, str] = {
     "human": "user",
@@ -46,6 +49,9 @@ def conversation_of(record: Any, source: int, line: int) -> Conversation:
         line=line,
         is_finished=record.get("finished", True) is not False,
         tools=_tools(record.get("tools")),
+        written=_written(record.get("written")),
+        written_by=record.get("written_by"),
+        temperature=_number(record.get("temperature")),
     )
 
 
@@ -66,3 +72,24 @@ def _tools(tools: Any) -> Any:
         except (ValueError, RecursionError):
             raise FormUnknown("`tools` is a string that is no JSON") from None
     return tools or None
+
+
+def _written(rows: Any) -> list[WrittenRow]:
+    """Rows of ids with the places of their answers."""
+    if rows is None:
+        return []
+    try:
+        found = [WrittenRow(row["ids"], [(int(begin), int(end)) for begin, end in row["answers"]]) for row in rows]
+    except (TypeError, ValueError, KeyError) as error:
+        raise FormUnknown(f"`written` holds no rows of ids and answers: {type(error).__name__}: {error}") from None
+    for row in found:
+        places = [0, *(place for answer in row.answers for place in answer), len(row.ids)]
+        if not isinstance(row.ids, list) or not row.ids or set(map(type, row.ids)) != {int} or min(row.ids) < 0:
+            raise FormUnknown("`ids` of `written` is no list of at least one token id")
+        if places != sorted(places) or len(places) == 2:
+            raise FormUnknown(f"`answers` of `written` lie outside its {len(row.ids)} ids or out of order")
+    return found
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -2,8 +2,9 @@
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eyas.data.tokenise import TokenRow
 from eyas.records.rows import MANIFEST, TENSORS, RowsManifest, RowsUnreadable, read_manifest
@@ -14,12 +15,11 @@ if TYPE_CHECKING:
 
 
 class RowWriter:
-    """Collects rows in flat arrays (5 bytes a token) and writes them as one file."""
+    """Collects rows in flat arrays (5 bytes a token)."""
 
     def __init__(self) -> None:
         self._ids, self._supervised, self._starts = array("i"), bytearray(), array("q", [0])
         self._files, self._lines = array("i"), array("q")
-        self.num_supervised, self.longest = 0, 0
 
     def add(self, row: TokenRow, source: int, line: int) -> None:
         """Append a row read from record `line` of data file `source`."""
@@ -28,30 +28,95 @@ class RowWriter:
         self._starts.append(len(self._ids))
         self._files.append(source)
         self._lines.append(line)
-        self.num_supervised += row.num_supervised
-        self.longest = max(self.longest, len(row.token_ids))
 
     @property
     def num_rows(self) -> int:
         """Rows so far."""
         return len(self._files)
 
+    def arrays(self) -> "RowArrays":
+        """What was collected; nothing can be added afterwards."""
+        import numpy as np
+
+        return RowArrays(
+            token_ids=np.frombuffer(self._ids, dtype=np.int32),
+            is_supervised=np.frombuffer(self._supervised, dtype=np.bool_),
+            starts=np.frombuffer(self._starts, dtype=np.int64),
+            files=np.frombuffer(self._files, dtype=np.int32),
+            lines=np.frombuffer(self._lines, dtype=np.int64),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowArrays:
+    """R rows of N tokens in all; see `records.rows`.
+
+    Attributes:
+        token_ids: int32 [N].
+        is_supervised: bool [N].
+        starts: int64 [R + 1].
+        files, lines: int32 and int64 [R], where each row was read.
+    """
+
+    token_ids: "NDArray[np.int32]"
+    is_supervised: "NDArray[np.bool_]"
+    starts: "NDArray[np.int64]"
+    files: "NDArray[np.int32]"
+    lines: "NDArray[np.int64]"
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return len(self.files)
+
     @property
     def num_tokens(self) -> int:
-        """Tokens so far."""
-        return len(self._ids)
+        """N."""
+        return len(self.token_ids)
+
+    @property
+    def num_supervised(self) -> int:
+        """Tokens that carry loss."""
+        return int(self.is_supervised.sum())
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row; 0 without rows."""
+        lengths = self.starts[1:] - self.starts[:-1]
+        return int(lengths.max()) if len(lengths) else 0
+
+    def row(self, index: int) -> TokenRow:
+        """One row."""
+        part = slice(int(self.starts[index]), int(self.starts[index + 1]))
+        return TokenRow(tuple(self.token_ids[part].tolist()), tuple(self.is_supervised[part].tolist()))
+
+    def take(self, rows: "NDArray[np.int64]") -> "RowArrays":
+        """These rows in this order; one may stand there several times."""
+        import numpy as np
+
+        lengths = (self.starts[1:] - self.starts[:-1])[rows]
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        places = np.arange(starts[-1]) + np.repeat(self.starts[:-1][rows] - starts[:-1], lengths)
+        return RowArrays(
+            token_ids=self.token_ids[places],
+            is_supervised=self.is_supervised[places],
+            starts=starts,
+            files=self.files[rows],
+            lines=self.lines[rows],
+        )
 
     def write(self, folder: Path) -> None:
-        """Write `rows.safetensors` into a folder that is still aside."""
+        """Write `rows.safetensors` into a folder that is still aside: 3 bytes a token where ids fit 16 bits, else 5."""
         import numpy as np
         from safetensors.numpy import save_file
 
+        is_small = self.num_tokens == 0 or int(self.token_ids.max()) < 2**16
         tensors = {
-            "token_ids": np.frombuffer(self._ids, dtype=np.int32),
-            "is_supervised": np.frombuffer(self._supervised, dtype=np.bool_),
-            "row_starts": np.frombuffer(self._starts, dtype=np.int64),
-            "source_file": np.frombuffer(self._files, dtype=np.int32),
-            "source_line": np.frombuffer(self._lines, dtype=np.int64),
+            "token_ids": self.token_ids.astype(np.uint16) if is_small else self.token_ids,
+            "is_supervised": self.is_supervised,
+            "row_starts": self.starts,
+            "source_file": self.files,
+            "source_line": self.lines,
         }
         save_file(tensors, folder / TENSORS)
         (folder / TENSORS).chmod(0o644)  # safetensors makes it readable by the owner only
@@ -72,7 +137,7 @@ class Rows:
         self.manifest: RowsManifest = read_manifest(folder)
         try:
             tensors = load_file(folder / TENSORS)
-            self._ids: NDArray[np.int32] = tensors["token_ids"]
+            self._ids: NDArray[np.integer[Any]] = tensors["token_ids"]
             self._supervised: NDArray[np.bool_] = tensors["is_supervised"]
             self._starts: NDArray[np.int64] = tensors["row_starts"]
         except (OSError, KeyError, SafetensorError) as error:

@@ -9,6 +9,8 @@ from eyas.contract.json_file import read_json_object
 from eyas.contract.target_spec import read_target
 from eyas.data.chat_template import ChatTemplate, Tokenizer
 from eyas.errors import EyasError
+from eyas.models.stop_ids import stop_ids_of
+from eyas.records import fingerprint
 
 
 class TemplateMissing(EyasError):
@@ -29,12 +31,18 @@ class TargetText:
 
     Attributes:
         tokenizer_hash, template_hash: fingerprints as in `contract.target_spec.TargetSpec`.
+        reader: fingerprint of tokenizer, template and its options: the same reader gives the same ids.
+        closing: special tokens, and those at which generation stops.
+        end_ids: at which the target's folder says that a text ends.
     """
 
     tokenizer: Tokenizer
     template: ChatTemplate
     tokenizer_hash: str
     template_hash: str
+    reader: str
+    closing: tuple[str, ...]
+    end_ids: frozenset[int]
 
 
 def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> TargetText:
@@ -54,12 +62,16 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
             "without it nobody knows how a conversation becomes the text that the target reads",
             "put chat_template.jinja beside its tokenizer.json",
         )
-    closing = [*tokenizer.all_special_tokens, *_end_tokens(folder, tokenizer)]
+    closing = (*tokenizer.all_special_tokens, *_end_tokens(folder, tokenizer))
+    hashes = spec.tokenizer_hash or "unknown", spec.template_hash or "unknown"
     return TargetText(
         tokenizer=tokenizer,
         template=ChatTemplate(tokenizer, closing, template_options),
-        tokenizer_hash=spec.tokenizer_hash or "unknown",
-        template_hash=spec.template_hash or "unknown",
+        tokenizer_hash=hashes[0],
+        template_hash=hashes[1],
+        reader=fingerprint.of_json([*hashes, dict(template_options)]),
+        closing=closing,
+        end_ids=stop_ids_of(folder),
     )
 
 

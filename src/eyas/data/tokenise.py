@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eyas.data.chat_template import Segment, Tokenizer
+from eyas.data.text_codec import decode_many, encode_many
 from eyas.errors import EyasError
 
 
@@ -36,32 +37,46 @@ class TokenRow:
 
 
 def tokenise(segments: Sequence[Segment], tokenizer: Tokenizer, where: str) -> TokenRow:
+    """One row; see `tokenise_many`."""
+    return tokenise_many([segments], tokenizer, [where])[0]
+
+
+def tokenise_many(rows: Sequence[Sequence[Segment]], tokenizer: Tokenizer, wheres: Sequence[str]) -> list[TokenRow]:
     """Each segment tokenised on its own, so that the mask is exact and a prompt's ids are those a server would see.
 
     Args:
-        segments: a rendered conversation.
+        rows: rendered conversations.
         tokenizer: the target's.
-        where: the record, for the message.
+        wheres: the records, for the message.
 
     Raises:
         TokensNotText: decoding gives another text: the tokenizer adds or eats characters at the seams; or the text
             holds half of a surrogate pair.
     """
-    text = "".join(segment.text for segment in segments)
-    _require_text(text, where)
-    encoded = tokenizer([segment.text for segment in segments], add_special_tokens=False)["input_ids"]
-    ids = [token for part in encoded for token in part]
-    decoded = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    if decoded != text:
-        same = next((i for i, (a, b) in enumerate(zip(decoded, text, strict=False)) if a != b), 0)
-        raise TokensNotText(
-            "token ids do not decode to the text they were made from",
-            where,
-            f"{text[max(0, same - 20) : same + 20]!r} came back as {decoded[max(0, same - 20) : same + 20]!r}",
-            "remove the record if its text is broken; for every record, the tokenizer cannot be used piece by piece",
-        )
-    flags = [segment.is_supervised for segment, part in zip(segments, encoded, strict=True) for _ in part]
-    return TokenRow(tuple(ids), tuple(flags))
+    texts = ["".join(segment.text for segment in segments) for segments in rows]
+    for text, where in zip(texts, wheres, strict=True):
+        _require_text(text, where)
+    encoded = iter(encode_many(tokenizer, [segment.text for segments in rows for segment in segments]))
+    parts = [[next(encoded) for _ in segments] for segments in rows]
+    ids = [tuple(token for part in of_row for token in part) for of_row in parts]
+    for text, decoded, where in zip(texts, decode_many(tokenizer, ids), wheres, strict=True):
+        _require_same(text, decoded, where)
+    return [
+        TokenRow(row, tuple(s.is_supervised for s, part in zip(segments, of_row, strict=True) for _ in part))
+        for row, segments, of_row in zip(ids, rows, parts, strict=True)
+    ]
+
+
+def _require_same(text: str, decoded: str, where: str) -> None:
+    if decoded == text:
+        return
+    same = next((i for i, (a, b) in enumerate(zip(decoded, text, strict=False)) if a != b), 0)
+    raise TokensNotText(
+        "token ids do not decode to the text they were made from",
+        where,
+        f"{text[max(0, same - 20) : same + 20]!r} came back as {decoded[max(0, same - 20) : same + 20]!r}",
+        "remove the record if its text is broken; for every record, the tokenizer cannot be used piece by piece",
+    )
 
 
 def _require_text(text: str, where: str) -> None:

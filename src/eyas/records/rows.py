@@ -1,9 +1,11 @@
 """The folder that `eyas prepare` writes and `eyas train` reads: tokenised rows and where they came from.
 
     ROWS/manifest.json      this schema
-    ROWS/rows.safetensors   token_ids I32 [N], is_supervised BOOL [N], row_starts I64 [R + 1] (row r is
-                            token_ids[row_starts[r] : row_starts[r + 1]]), source_file I32 [R] (index into `sources`),
-                            source_line I64 [R] (1-based line or record number in that file)
+    ROWS/rows.safetensors   token_ids U16 (I32 where ids do not fit) [N], is_supervised BOOL [N], row_starts I64 [R + 1]
+                            (row r is token_ids[row_starts[r] : row_starts[r + 1]]), source_file I32 [R] (index into
+                            `sources`), source_line I64 [R] (1-based line or record number in that file)
+    ROWS/held_out.jsonl     rows set aside (`num_held_out` > 0), as `records.eval_rows` describes; no row of
+                            rows.safetensors has the prompt of one of them
 
 A token is supervised when the target wrote it: the answer and the token that closes the turn.
 """
@@ -19,6 +21,7 @@ from eyas.errors import EyasError
 SCHEMA = "eyas.rows/1"
 MANIFEST = "manifest.json"
 TENSORS = "rows.safetensors"
+HELD_OUT = "held_out.jsonl"
 
 
 class RowsUnreadable(EyasError):
@@ -29,11 +32,20 @@ class RowsUnreadable(EyasError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """One data file: its name, the fingerprint of its bytes, and its number of records."""
+    """One data file.
+
+    Attributes:
+        fingerprint: of its bytes.
+        num_records: in it.
+        weight: how often each of its rows was taken.
+        num_rows: rows of it that stand in the folder, repeats counted.
+    """
 
     name: str
     fingerprint: str
     num_records: int
+    weight: float = 1.0
+    num_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +62,8 @@ class RowsManifest:
         num_rows, num_tokens, num_supervised, longest: counts over the rows kept; the last is in tokens.
         dropped: reason -> number of records left out.
         notes: what was defaulted or masked on the way, for a person.
+        num_held_out: rows in held_out.jsonl.
+        num_as_written: records whose rows are the very ids that the target wrote, not their text tokenised again.
     """
 
     fingerprint: str
@@ -64,6 +78,8 @@ class RowsManifest:
     longest: int
     dropped: Mapping[str, int]
     notes: tuple[str, ...] = ()
+    num_held_out: int = 0
+    num_as_written: int = 0
 
     def as_document(self) -> dict[str, Any]:
         """The manifest as a JSON object."""

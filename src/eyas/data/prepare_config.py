@@ -1,0 +1,47 @@
+"""The options that decide how conversations become rows."""
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+from eyas.errors import EyasError
+
+
+class ConfigInvalid(EyasError):
+    """Options that contradict each other or the laws of arithmetic; all problems at once."""
+
+    code = "config-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareConfig:
+    """How conversations become rows."""
+
+    max_length: int = 2048
+    """Longest row in tokens, 16 or more."""
+    too_long: Literal["drop", "cut"] = "drop"
+    """What happens to a longer row: dropped and counted, or cut at max_length and counted."""
+    turns: Literal["joint", "split"] = "joint"
+    """One row per conversation with all answers supervised, or one row per answer (for templates that rewrite
+    earlier turns)."""
+    template_options: str = "{}"
+    """JSON object of further variables for the chat template, such as '{"enable_thinking": false}'."""
+    held_out: int = 0
+    """So many rows are set aside for evaluation, and no row with one of their prompts is trained on."""
+
+    def __post_init__(self) -> None:
+        problems = []
+        if self.max_length < 16:
+            problems.append(f"max_length = {self.max_length}, wanted 16 or more")
+        if self.held_out < 0:
+            problems.append(f"held_out = {self.held_out}, wanted 0 or more")
+        try:
+            is_object = isinstance(json.loads(self.template_options), dict)
+        except (ValueError, RecursionError):
+            is_object = False
+        if not is_object:
+            problems.append(f"template_options = {self.template_options!r} is no JSON object")
+        if problems:
+            raise ConfigInvalid(
+                "options of prepare are out of range", "PrepareConfig", "; ".join(problems), "see `eyas prepare --help`"
+            )

@@ -1,0 +1,88 @@
+"""Which of the rows that were made are trained on, how often, and which are set aside."""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from eyas.data.held_out import choose_held_out, eval_row, prompt_key
+from eyas.data.mixture import DataFile, times
+from eyas.data.read_conversations import read_conversations
+from eyas.data.row_maker import RowMaker
+from eyas.data.row_store import RowArrays, RowWriter
+from eyas.records.eval_rows import EvalRow
+from eyas.talk import Talk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collected:
+    """All rows that can be used, once each.
+
+    Attributes:
+        times: how often each is to be taken.
+        prompts: a number for each row's conversation: the same for one prompt.
+        is_greedy: 1 where the answers are known to be greedy.
+    """
+
+    rows: RowArrays
+    times: "array[int]"
+    prompts: "array[int]"
+    is_greedy: bytearray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selected:
+    """Rows to train on, repeats among them, and rows set aside.
+
+    Attributes:
+        notes: what a person should know of the choice.
+    """
+
+    rows: RowArrays
+    held_out: list[EvalRow]
+    notes: tuple[str, ...]
+
+
+def collect(files: Sequence[DataFile], maker: RowMaker, talk: Talk) -> Collected:
+    """Read all files and make their rows."""
+    writer, is_greedy = RowWriter(), bytearray()
+    how_often, prompts = array("i"), array("q")
+    with talk.progress("prepare", None, "records") as bar:
+        for conversation, rows in maker.rows(read_conversations([file.path for file in files])):
+            bar.advance()
+            for row in rows:
+                writer.add(row, conversation.source, conversation.line)
+                how_often.append(times(row.token_ids, files[conversation.source].weight))
+                prompts.append(prompt_key(rows[0]))
+                is_greedy.append(conversation.temperature == 0 and row.num_supervised > 1)
+    return Collected(rows=writer.arrays(), times=how_often, prompts=prompts, is_greedy=is_greedy)
+
+
+def select(collected: Collected, files: Sequence[DataFile], num_held_out: int, maker: RowMaker, talk: Talk) -> Selected:
+    """Take rows as often as their files' weights say, and set some aside first.
+
+    Raises:
+        ConfigInvalid: more are to be set aside than half of the prompts.
+    """
+    import numpy as np
+
+    rows, how_often = collected.rows, np.frombuffer(collected.times, dtype=np.int32)
+    trained = np.arange(rows.num_rows)
+    held_out, notes = list[EvalRow](), list[str]()
+    if num_held_out:
+        is_greedy = np.frombuffer(collected.is_greedy, dtype=np.bool_)
+        choice = choose_held_out(np.frombuffer(collected.prompts, dtype=np.int64), is_greedy, num_held_out)
+        trained = choice.trained
+        held_out = [eval_row(rows.row(i), f"{files[rows.files[i]].path.name}:{rows.lines[i]}") for i in choice.rows]
+        if choice.num_shared:
+            maker.dropped["shares its prompt with a held-out row"] += choice.num_shared
+        others = num_held_out - int(is_greedy[choice.rows].sum())
+        if others:
+            notes.append(f"{others} of {num_held_out} held-out rows are not known to be the target's greedy answers")
+    thinned = int((how_often[trained] == 0).sum())
+    if thinned:
+        maker.dropped["left out by its file's weight"] += thinned
+    for note in notes:
+        talk.note(note)
+    if len(trained) < rows.num_rows or any(file.weight != 1 for file in files):
+        rows = rows.take(np.repeat(trained, how_often[trained]))
+    return Selected(rows=rows, held_out=held_out, notes=tuple(notes))

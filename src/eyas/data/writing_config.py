@@ -1,0 +1,75 @@
+"""What the target is asked to write: user turns, answers, how much and how random."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from eyas.data.prepare_config import ConfigInvalid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritingConfig:
+    """How the target writes data."""
+
+    self_chat: int = 0
+    """So many conversations are tried in which the target writes the user turns, too; no --data is needed."""
+    regenerate: bool = False
+    """The target writes its own answers to the user turns of --data; the recorded answers are left out."""
+    chat_turns: int = 1
+    """User turns of a self-chat conversation, at most."""
+    system: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
+    """System prompts of self-chat conversations, taken in turn; none: what the template puts there by itself."""
+    user_temperature: float = 1.0
+    """Of self-chat's user turns."""
+    user_top_p: float = 1.0
+    """User turns choose among the likeliest tokens that reach this probability together, (0, 1]."""
+    max_user_tokens: int = 192
+    """Longer user turns are dropped."""
+    min_user_words: int = 3
+    """User turns of fewer words are dropped."""
+    answer_temperature: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (0.0, 0.7)
+    """Temperatures of answers; conversations take them in turn (0 = greedy), so `0 0 0.7` makes two thirds greedy."""
+    answer_top_p: float = 1.0
+    """Answers choose among the likeliest tokens that reach this probability together, (0, 1]."""
+    max_answer_tokens: int = 320
+    """Longer answers are cut off, kept, and marked as unfinished."""
+    seed: int = 0
+    """Of everything random; the same seed gives the same text on the same kind of device."""
+    device: str = "auto"
+    """Where the target writes: cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
+    dtype: str = "auto"
+    """float32, bfloat16, float16, or auto: bfloat16 on a GPU, float32 elsewhere."""
+    max_batch: int | None = None
+    """Most texts written at a time; by default what the engine finds good."""
+
+    @property
+    def writes(self) -> bool:
+        """The target is asked for anything."""
+        return self.self_chat > 0 or self.regenerate
+
+    def __post_init__(self) -> None:
+        least = {
+            "self_chat": 0,
+            "chat_turns": 1,
+            "max_user_tokens": 1,
+            "min_user_words": 0,
+            "max_answer_tokens": 1,
+            "seed": 0,
+        }
+        problems = [
+            f"{n} = {getattr(self, n)}, wanted {low} or more" for n, low in least.items() if getattr(self, n) < low
+        ]
+        if self.self_chat and self.regenerate:
+            problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
+        if not self.answer_temperature or not all(t >= 0 for t in (*self.answer_temperature, self.user_temperature)):
+            problems.append("temperatures are 0 or more, at least one for answers")
+        if not all(0 < p <= 1 for p in (self.user_top_p, self.answer_top_p)):
+            problems.append("top_p is in (0, 1]")
+        if problems:
+            raise ConfigInvalid(
+                "options for writing are out of range",
+                "WritingConfig",
+                "; ".join(problems),
+                "see `eyas prepare --help`",
+            )

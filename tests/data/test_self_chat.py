@@ -1,0 +1,262 @@
+"""The target writes both sides; what it wrote is kept, token for token, and a killed run goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from recorded_writer import END, TOKENIZER, RecordedWriter
+
+from byte_tokenizer import CHATML, THINKING, save_target_with
+from eyas.data.prepare import PrepareConfig, Prepared, prepare
+from eyas.data.prepare_config import ConfigInvalid
+from eyas.data.row_store import Rows
+from eyas.data.target_text import load_target_text
+from eyas.data.turn_slot import UserSlotUnclear
+from eyas.data.writing_config import WritingConfig
+from eyas.records.atomic import OutputExists
+from eyas.talk import Silent
+
+USERS = [
+    "What is a hawk?",
+    "Tell me of rain please",
+    "What is a HAWK?",
+    "Hi",
+    "",
+    "a <|pad|> is what",
+    "It goes on and…",
+]
+
+
+class Numbered:
+    """Texts for each call in turn, by the first part of the phase's name."""
+
+    def __init__(self, **texts: list[str]) -> None:
+        self._texts, self._next = texts, dict.fromkeys(texts, 0)
+
+    def __call__(self, phase: str, prompt: str) -> str:
+        kind = phase.split("-")[0]
+        self._next[kind] += 1
+        return self._texts[kind][(self._next[kind] - 1) % len(self._texts[kind])]
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_target_with(tmp_path_factory.mktemp("target"))
+
+
+def run(target: Path, out: Path, writer: RecordedWriter, *, exclude: list[Path] | None = None, **options) -> Prepared:
+    flags = {name: options.pop(name) for name in ("turns", "held_out", "replace") if name in options}
+    replace = flags.pop("replace", False)
+    return prepare(
+        target,
+        [],
+        out,
+        PrepareConfig(**flags),
+        Silent(),
+        writing=WritingConfig(device="cpu", **options),
+        writer=writer.open,
+        exclude=exclude or [],
+        replace=replace,
+    )
+
+
+def records(out: Path) -> list[dict]:
+    folder = out.with_name(f"{out.name}.self-chat")
+    return [json.loads(line) for line in (folder / "conversations.jsonl").read_text().splitlines()]
+
+
+def test_user_turns_begin_where_the_template_lets_the_user_speak_and_bad_ones_are_dropped_by_reason(target, tmp_path):
+    writer = RecordedWriter(Numbered(user=USERS, answer=["A bird.", "It falls…"]))
+    run(target, tmp_path / "rows", writer, self_chat=7)
+
+    assert {TOKENIZER.decode(r.prompt_ids) for r in writer.asked["user-1"]} == {"<|im_start|>user\n"}
+    assert all(END in r.stop_ids and r.sampling.temperature == 1.0 for r in writer.asked["user-1"])
+    assert len({r.sampling.seed for r in writer.asked["user-1"]}) == 7
+    document = json.loads((tmp_path / "rows.self-chat" / "written.json").read_text())
+    assert document["dropped"] == {
+        "a user turn like an earlier one": 1,
+        "a user turn under 3 words": 1,
+        "an empty user turn": 1,
+        "a user turn with a special token in it": 1,
+        "a user turn that did not end within 192 tokens": 1,
+    }
+    assert document["counts"] == {"conversations": 2, "answers": 2, "answer_tokens": 8 + 8, "unfinished": 1}
+
+
+def test_answers_are_greedy_or_sampled_in_turn_and_unfinished_ones_are_kept_and_marked(target, tmp_path):
+    writer = RecordedWriter(Numbered(user=USERS[:2], answer=["A bird.", "It falls…"]))
+    run(target, tmp_path / "rows", writer, self_chat=2, answer_temperature=(0.0, 0.7))
+
+    assert [r.sampling.temperature for r in writer.asked["answer-1"]] == [0.0, 0.7]
+    assert TOKENIZER.decode(writer.asked["answer-1"][0].prompt_ids) == (
+        "<|im_start|>user\nWhat is a hawk?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    first, second = records(tmp_path / "rows")
+    assert (first["messages"][1]["content"], first["finished"], first["temperature"]) == ("A bird.", True, 0.0)
+    assert (second["messages"][1]["content"], second["finished"], second["temperature"]) == ("It falls", False, 0.7)
+
+
+def test_rows_hold_the_ids_that_the_target_wrote_even_where_its_text_would_be_tokenised_otherwise(tmp_path):
+    # A tokenizer that would merge what the target wrote as two tokens.
+    from tokenizers import AddedToken
+
+    folder = save_target_with(tmp_path / "target")
+    text = load_target_text(folder, {})
+    text.tokenizer.add_tokens([AddedToken("bird", special=False)])
+    text.tokenizer.save_pretrained(folder)
+    run(folder, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird.", "Rain."])), self_chat=2)
+
+    rows = Rows(tmp_path / "rows")
+    written = [i for i, s in zip(rows[0].token_ids, rows[0].is_supervised, strict=True) if s]
+    assert written == [*TOKENIZER("A bird.")["input_ids"], END]
+    assert load_target_text(folder, {}).tokenizer("A bird.")["input_ids"] != written[:-1]
+    assert rows.manifest.num_as_written == 2
+
+    plain = prepare(folder, [tmp_path / "rows.self-chat"], tmp_path / "again", PrepareConfig(), Silent())
+    assert plain.manifest.num_as_written == 2, "the saved conversations are data like any other"
+    assert list(Rows(tmp_path / "again")) == list(rows)
+
+
+def test_text_that_was_edited_is_tokenised_and_said(target, tmp_path):
+    run(target, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird.", "Rain."])), self_chat=2)
+    data = tmp_path / "rows.self-chat" / "conversations.jsonl"
+    data.write_text(data.read_text().replace('"content":"A bird."', '"content":"A fish."'))
+    talk = Silent()
+    prepare(target, [data], tmp_path / "edited", PrepareConfig(), talk)
+
+    assert talk.notes == ["1 records were edited since the target wrote them: their text was tokenised"]
+    row = Rows(tmp_path / "edited")[0]
+    assert (
+        TOKENIZER.decode([i for i, s in zip(row.token_ids, row.is_supervised, strict=True) if s]) == "A fish.<|im_end|>"
+    )
+
+
+def test_another_reader_tokenises_the_text(target, tmp_path):
+    run(target, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird.", "Rain."])), self_chat=2)
+    other = save_target_with(tmp_path / "other", "Chat:" + CHATML)
+    done = prepare(other, [tmp_path / "rows.self-chat"], tmp_path / "again", PrepareConfig(), Silent())
+    assert (done.manifest.num_rows, done.manifest.num_as_written) == (2, 0)
+
+
+@pytest.mark.parametrize("dies_after", [0, 3, 8, 10])
+def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_file(target, tmp_path, dies_after):
+    def written(out: Path, *deaths: int) -> tuple[bytes, int]:
+        answered = 0
+        for death in [*deaths, None]:
+            writer = RecordedWriter(lambda p, q: f"{p} {q[-9:]} says so"[:40], death)
+            try:
+                run(target, out, writer, self_chat=6, min_user_words=1, user_temperature=0.0)
+            except KeyboardInterrupt:
+                assert death is not None
+            answered += len(writer.answered)
+        return (out.with_name(f"{out.name}.self-chat") / "conversations.jsonl").read_bytes(), answered
+
+    whole, resumed = written(tmp_path / "a"), written(tmp_path / "b", dies_after)
+
+    assert resumed == whole, "nothing is asked twice and nothing is lost"
+    assert not list((tmp_path / "b.self-chat").glob("*.completions"))
+
+
+def test_a_finished_self_chat_is_not_written_again_and_other_options_are_refused(target, tmp_path):
+    first = RecordedWriter(Numbered(user=USERS[:2], answer=["A bird."]))
+    run(target, tmp_path / "rows", first, self_chat=2)
+    second = RecordedWriter(Numbered(user=USERS[:2], answer=["A bird."]))
+    assert run(target, tmp_path / "rows", second, self_chat=2).was_there
+    assert second.asked == {}
+
+    with pytest.raises(OutputExists, match="holds other data"):
+        run(target, tmp_path / "rows", second, self_chat=2, seed=1)
+    run(target, tmp_path / "rows", second, self_chat=2, seed=1, replace=True)
+    assert set(second.asked) == {"user-1", "answer-1"}
+
+
+def test_further_turns_go_on_the_ids_that_were_written(target, tmp_path):
+    writer = RecordedWriter(Numbered(user=[*USERS[:2], "And a third thing"], answer=["A bird.", "Rain…", "Yes."]))
+    run(target, tmp_path / "rows", writer, self_chat=2, chat_turns=2)
+
+    assert [TOKENIZER.decode(r.prompt_ids) for r in writer.asked["user-2"]] == [
+        "<|im_start|>user\nWhat is a hawk?<|im_end|>\n<|im_start|>assistant\nA bird.<|im_end|>\n<|im_start|>user\n"
+    ], "an answer that was cut off ends its conversation"
+    both, cut = Rows(tmp_path / "rows")
+    assert TOKENIZER.decode(both.token_ids).endswith(
+        "user\nAnd a third thing<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>"
+    )
+    assert TOKENIZER.decode([i for i, s in zip(both.token_ids, both.is_supervised, strict=True) if s]) == (
+        "A bird.<|im_end|>Yes.<|im_end|>"
+    )
+    assert TOKENIZER.decode([i for i, s in zip(cut.token_ids, cut.is_supervised, strict=True) if s]) == "Rain"
+
+    split = prepare(target, [tmp_path / "rows.self-chat"], tmp_path / "s", PrepareConfig(turns="split"), Silent())
+    assert split.manifest.num_rows == 3
+
+
+def test_a_template_that_rewrites_earlier_turns_gets_a_row_of_its_own_for_each_turn(tmp_path):
+    thinking = save_target_with(tmp_path / "thinking", THINKING)
+    writer = RecordedWriter(Numbered(user=["What is a hawk?", "And a third thing"], answer=["A bird.", "Yes."]))
+    run(thinking, tmp_path / "rows", writer, self_chat=1, chat_turns=2)
+
+    first, second = (TOKENIZER.decode(row.token_ids) for row in Rows(tmp_path / "rows"))
+    assert first == "<|im_start|>user\nWhat is a hawk?<|im_end|>\n<|im_start|>assistant\nA bird.<|im_end|>"
+    assert second.startswith("<|im_start|>user\nWhat is a hawk?<|im_end|>\n<|im_start|>assistant\nA bird.<|im_end|>\n")
+    assert second.endswith("Yes.<|im_end|>")
+
+
+def test_system_prompts_are_taken_in_turn_and_precede_the_users_words(target, tmp_path):
+    writer = RecordedWriter(Numbered(user=[*USERS[:2], "And a third thing"], answer=["A bird."]))
+    run(target, tmp_path / "rows", writer, self_chat=3, system=("Be brief.", "Be kind."))
+
+    assert [TOKENIZER.decode(r.prompt_ids) for r in writer.asked["user-1"]] == [
+        f"<|im_start|>system\nBe {how}.<|im_end|>\n<|im_start|>user\n" for how in ("brief", "kind", "brief")
+    ]
+    assert [r["messages"][0]["content"] for r in records(tmp_path / "rows")] == ["Be brief.", "Be kind.", "Be brief."]
+
+
+def test_a_template_without_a_closing_token_ends_the_users_turn_by_its_text(tmp_path):
+    inst = (
+        "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]"
+        "{% else %}{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    )
+    folder = save_target_with(tmp_path / "target", inst)
+    writer = RecordedWriter(Numbered(user=["What is a hawk? [/INST]x"], answer=["A bird."]))
+    run(folder, tmp_path / "rows", writer, self_chat=1)
+
+    assert writer.asked["user-1"][0].stop_strings == ("[/INST]",)
+    assert records(tmp_path / "rows")[0]["messages"][0]["content"] == "What is a hawk?"
+
+
+def test_a_template_that_hides_the_users_words_is_refused(tmp_path):
+    folder = save_target_with(tmp_path / "target", "{% for m in messages %}{{ m.role }}<|im_end|>{% endfor %}")
+    with pytest.raises(UserSlotUnclear, match="0 times"):
+        run(folder, tmp_path / "rows", RecordedWriter(Numbered(user=["x"])), self_chat=1)
+
+
+def test_benchmark_prompts_that_the_target_knows_by_heart_are_left_out_before_they_are_answered(target, tmp_path):
+    bench = tmp_path / "bench.jsonl"
+    bench.write_text(json.dumps({"turns": ["one two three four five six seven eight nine"]}))
+    texts = Numbered(user=["Say one two three four five six seven eight", USERS[0]], answer=["A bird."])
+    writer = RecordedWriter(texts)
+    run(target, tmp_path / "rows", writer, self_chat=2, exclude=[bench])
+    assert [r.id for r in writer.asked["answer-1"]] == ["self-1"]
+
+
+def test_a_prompt_with_no_room_for_an_answer_is_left_out(target, tmp_path):
+    writer = RecordedWriter(Numbered(user=[USERS[0], "long words " * 200], answer=["A bird."]))
+    run(target, tmp_path / "rows", writer, self_chat=2, max_user_tokens=3000)
+    dropped = json.loads((tmp_path / "rows.self-chat" / "written.json").read_text())["dropped"]
+    assert dropped == {"a prompt with no room for an answer within 2048 tokens": 1}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"self_chat": -1},
+        {"self_chat": 1, "regenerate": True},
+        {"answer_temperature": ()},
+        {"answer_temperature": (-1.0,)},
+        {"user_top_p": 0.0},
+        {"chat_turns": 0},
+    ],
+)
+def test_options_out_of_range_are_refused(wrong):
+    with pytest.raises(ConfigInvalid):
+        WritingConfig(**wrong)
