@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from eyas.talk import Silent as Silent
     from eyas.talk import Talk as Talk
     from eyas.train.config import TrainConfig as TrainConfig
-    from eyas.train.train import TrainRequest as TrainRequest
-    from eyas.train.train import plan_train as plan_train
+    from eyas.train.preflight import plan_train as plan_train
+    from eyas.train.request import TrainRequest as TrainRequest
     from eyas.train.train import train as train
 
 # public name -> module that defines it
@@ -71,7 +71,7 @@ _HOMES = {
     "Talk": "eyas.talk",
     "Target": "eyas.models.target",
     "TrainConfig": "eyas.train.config",
-    "TrainRequest": "eyas.train.train",
+    "TrainRequest": "eyas.train.request",
     "dialect_named": "eyas.contract.dialects.registry",
     "parse_engine": "eyas.contract.engines.version",
     "apply_conversion": "eyas.contract.conversion_apply",
@@ -86,7 +86,7 @@ _HOMES = {
     "place": "eyas.models.placement",
     "PackStates": "eyas.replay.probe_pack",
     "plan_conversion": "eyas.contract.conversion_plan",
-    "plan_train": "eyas.train.train",
+    "plan_train": "eyas.train.preflight",
     "predict": "eyas.replay.predict",
     "prepare": "eyas.data.prepare",
     "read_checkpoint": "eyas.contract.read_checkpoint",

@@ -38,7 +38,9 @@ from eyas.train.held_out import HeldOut
 from eyas.train.initialise import AuxBoundaryBeyondTarget
 from eyas.train.optimiser import TrainingDiverged
 from eyas.train.plan import RowsOfAnotherTarget
-from eyas.train.train import DiskTooSmall, Trained, TrainRequest, plan_train, train
+from eyas.train.preflight import DiskTooSmall, plan_train
+from eyas.train.request import TrainRequest
+from eyas.train.train import Trained, train
 from eyas.train.trainer import Trainer
 from tiny_draft import tiny_spec
 from train_run_folder import make_run_folder
@@ -152,7 +154,8 @@ def test_boundaries_beyond_the_target_are_refused(inputs, tmp_path: Path):
 
 
 def test_what_could_not_be_saved_is_refused_before_it_is_trained(inputs, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("eyas.train.plan.draft_spec_for", lambda *_, **__: tiny_spec(aux_boundaries=(0, 1, 2)))
+    no_format = tiny_spec(fc_bias=True, attention_bias=True)
+    monkeypatch.setattr("eyas.train.plan.draft_spec_for", lambda *_, **__: no_format)
     with pytest.raises(DraftUnwritable):
         plan_train(request_for(inputs, tmp_path / "draft"), CONFIG, Silent())
 
@@ -385,11 +388,11 @@ def test_a_step_that_is_no_number_ends_the_run_with_the_last_good_draft_kept(inp
 
     def start_step(self, rows, step):
         if step == 2:
-            self.draft.fc.weight.register_hook(lambda grad: grad * float("nan"))
+            self.draft.norm.weight.register_hook(lambda grad: grad * float("nan"))
         return whole(self, rows, step)
 
     monkeypatch.setattr(Trainer, "start_step", start_step)
-    with pytest.raises(TrainingDiverged, match=r"fc\.weight") as caught:
+    with pytest.raises(TrainingDiverged, match=r"norm\.weight") as caught:
         run(request_for(inputs, tmp_path / "d"), config)
     monkeypatch.undo()
 

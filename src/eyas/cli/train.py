@@ -1,16 +1,21 @@
 """`eyas train`: parse, call, render."""
 
+import os
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.train.config import TrainConfig, require_threads
+from eyas.cli.train_text import outcome_text, plan_text, summary_of
+from eyas.talk import Silent, Talk
+from eyas.train.config import TrainConfig, require_processes, require_threads
+
+if TYPE_CHECKING:
+    from eyas.train.ranks import Place
 
 _DEFAULT = TrainConfig()
 
@@ -28,6 +33,7 @@ def train(
     init_only: Annotated[bool, Parameter(negative="")] = False,
     device: str = "auto",
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
+    gpus: int = 1,
     threads: int | None = None,
     restart: Annotated[bool, Parameter(negative="")] = False,
     recipe: Annotated[Path | None, Parameter(name="--config")] = None,
@@ -61,21 +67,29 @@ def train(
         cpu, cuda, cuda:N, or auto: the first GPU where there is one.
     dtype
         In which the target computes; auto is bfloat16 on a GPU, float32 on a CPU. Draft weights are float32.
+    gpus
+        GPUs of this machine, or processes with --device cpu; they share each optimiser step's rows. For several
+        machines: torchrun ... -m eyas train.
     threads
-        CPU threads, 1 … 1024; by default torch's own choice.
+        CPU threads of each process, 1 … 1024; by default torch's own choice.
     restart
         Throw away an unfinished run kept beside OUT.
     dry_run
-        Show rows, vocabulary, steps, memory and whether the answers are the target's own, and stop.
+        Show rows, mask, vocabulary, memory, and whether the answers are the target's own; try three steps and stop.
     recipe
         File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
     """
     assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
     require_threads(threads)
-    from eyas.train.train import TrainRequest, look_at_answers, plan_train
+    place = _place_by_torchrun()
+    require_processes(gpus, under_torchrun=place is not None)
+    from eyas.train.preflight import examine, plan_train
+    from eyas.train.request import TrainRequest
     from eyas.train.train import train as train_draft
 
-    talk = Terminal()
+    # Of the processes that torchrun started, the first one alone talks and prints.
+    is_first = place is None or place.rank == 0
+    talk: Talk = Terminal() if is_first else Silent()
     folder = target_folder(target, talk)
     if threads is not None:
         _use_threads(threads)
@@ -95,87 +109,40 @@ def train(
     plan = plan_train(request, config, talk)
     document: dict[str, Any] = {"schema": "eyas.train/1", "out": str(out), "dry_run": dry_run, **plan.as_document()}
     if dry_run:
-        document["answers"] = look_at_answers(request, plan, talk).as_document()
-        return emit(document, _plan_text(document), json=json)
+        if not is_first:
+            return 0
+        document |= examine(request, config, plan, talk).as_document()
+        return emit(document, plan_text(document), json=json)
     start = time.monotonic()
-    done = train_draft(request, config, plan, talk)
+    if gpus > 1:
+        from eyas.train.launch import train_on
+
+        done = train_on(gpus, request, config, plan, Terminal, threads)
+    else:
+        done = train_draft(request, config, plan, talk, place)
+    if not is_first:
+        return 0
     document |= {
         "seconds": time.monotonic() - start,
-        **_summary(done.metrics),
+        "processes": place.size if place else gpus,
+        **summary_of(done.metrics),
         "accept_lengths": [[record["step"], record["accept_length"]] for record in done.held_out],
         "kept": done.kept,
     }
-    return emit(document, _text(document, init_only=init_only), json=json)
+    return emit(document, outcome_text(document, init_only=init_only), json=json)
+
+
+def _place_by_torchrun() -> "Place | None":
+    """Where torchrun put this process; None without it."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    from eyas.train.ranks import Place
+
+    rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    return Place(rank=rank, size=size, local_rank=local_rank, meet_at="env://")
 
 
 def _use_threads(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
-
-
-def _summary(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """First and last tenth of the steps: the mean over each, so that one batch does not decide."""
-    if not metrics:
-        return {"metrics": None}
-    tenth = max(1, len(metrics) // 10)
-    parts = {"first": metrics[:tenth], "last": metrics[-tenth:]}
-    return {
-        "metrics": {
-            name: {
-                "loss": sum(r["loss"] for r in part) / len(part),
-                **{key: _mean_per_step(part, key) for key in ("accuracy", "joint", "conditional")},
-            }
-            for name, part in parts.items()
-        },
-        "tokens_per_s": metrics[-1]["tokens"] / metrics[-1]["seconds"],
-    }
-
-
-def _mean_per_step(records: Sequence[Mapping[str, Any]], key: str) -> list[float | None]:
-    columns = zip(*(record[key] for record in records), strict=True)
-    means = []
-    for column in columns:
-        known = [value for value in column if value is not None]
-        means.append(sum(known) / len(known) if known else None)
-    return means
-
-
-def _plan_text(document: Mapping[str, Any]) -> str:
-    rows = document["rows"]
-    return (
-        f"{rows['num_rows']} rows, {rows['num_tokens']} tokens, {rows['num_supervised']} supervised\n"
-        f"{document['steps']} steps of about {document['batch_tokens']} tokens, {document['tokens']} in all\n"
-        "nothing written (--dry-run)"
-    )
-
-
-def _text(document: Mapping[str, Any], *, init_only: bool) -> str:
-    if init_only or document["metrics"] is None:
-        return f"{document['out']}: an initialised, untrained draft"
-    first, last = document["metrics"]["first"], document["metrics"]["last"]
-    lines = [
-        f"{document['steps']} steps, {document['tokens']} tokens, {document['tokens_per_s']:.0f} tokens/s",
-        f"loss {first['loss']:.3f} → {last['loss']:.3f} (means over the first and last tenth of the steps)",
-        "in the last tenth, by unrolled step, in target ids, a token outside the draft vocabulary counts as wrong:",
-        f"  accuracy     {_percents(last['accuracy'])}  (teacher-forced)",
-        f"  joint        {_percents(last['joint'])}  (right at all steps so far)",
-        f"  conditional  {_percents(last['conditional'])}  (right, given right at all steps before)",
-        *_held_out_lines(document),
-        f"{document['out']}: written, with metrics.jsonl",
-    ]
-    return "\n".join(lines)
-
-
-def _held_out_lines(document: Mapping[str, Any]) -> list[str]:
-    measured = document["accept_lengths"]
-    if not measured:
-        return []
-    curve = "  ".join(f"{length:.2f}" for _, length in measured)
-    kept = document["kept"]
-    chosen = f"step {kept['step']} is written" if kept else f"step {document['steps']}, the last, is written"
-    return [f"accept length on the held-out rows: {curve}  (steps {measured[0][0]} … {measured[-1][0]}); {chosen}"]
-
-
-def _percents(values: Sequence[float | None]) -> str:
-    return " ".join("   –" if value is None else f"{value:4.0%}" for value in values)

@@ -17,6 +17,7 @@ _UPDATES_WANTED = 64
 MAX_STEPS = 1_000_000  # every step of a run is laid out in memory before the first
 _MAX_SEED = 2**32 - 1  # `batches` and torch make a 64-bit number of it
 _MAX_THREADS = 1024
+_MAX_PROCESSES = 64
 _NUM_BOUNDARIES = 3
 
 
@@ -112,6 +113,24 @@ def require_threads(threads: int | None) -> None:
             f"--threads {threads}",
             f"wanted 1 … {_MAX_THREADS}",
             "leave it out, or give at most the number of cores",
+        )
+
+
+def require_processes(gpus: int, *, under_torchrun: bool) -> None:
+    """Raise `TrainConfigInvalid` for a number of processes that makes no sense."""
+    if not 1 <= gpus <= _MAX_PROCESSES:
+        raise TrainConfigInvalid(
+            "the number of GPUs is out of range",
+            f"--gpus {gpus}",
+            f"wanted 1 … {_MAX_PROCESSES}",
+            "count those there are",
+        )
+    if gpus > 1 and under_torchrun:
+        raise TrainConfigInvalid(
+            "two launchers at once",
+            f"--gpus {gpus} under torchrun",
+            "torchrun has started the processes already; each would start more",
+            "leave --gpus out",
         )
 
 

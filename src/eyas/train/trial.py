@@ -1,0 +1,71 @@
+"""A few real steps on a draft that is thrown away: the run's true speed and memory, before it is started."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from eyas.train.batches import Batch
+from eyas.train.plan import TrainPlan
+from eyas.train.trainer import Trainer
+
+_NUM_STEPS = 3  # the first compiles and allocates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What was measured.
+
+    Attributes:
+        tokens_per_s: of the steps after the first.
+        seconds: that the whole run would take at that speed, without replays and checkpoints.
+        peak_memory_bytes: of the GPU, the largest batch included; None on a CPU.
+    """
+
+    tokens_per_s: float
+    seconds: float
+    peak_memory_bytes: int | None
+
+    def as_document(self) -> dict[str, Any]:
+        """The trial as a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        memory = "" if self.peak_memory_bytes is None else f", peak memory {self.peak_memory_bytes / 2**30:.1f} GiB"
+        return (
+            f"measured on {_NUM_STEPS - 1} trial steps: {self.tokens_per_s:.0f} tokens/s,"
+            f" {duration(self.seconds)} for the run{memory}"
+        )
+
+
+def try_steps(trainer: Trainer, plan: TrainPlan) -> Trial:
+    """Take the run's largest batches through `trainer`, whose draft is of no use afterwards."""
+    device = trainer.target.device
+    batches = _largest(plan.batches)
+    num_tokens, start = 0, time.monotonic()
+    for number, batch in enumerate(batches):
+        trainer.train_step([plan.rows[row] for row in batch.rows], number)
+        if number == 0 and len(batches) > 1:
+            start = time.monotonic()
+        else:
+            num_tokens += batch.num_tokens
+    rate = num_tokens / max(time.monotonic() - start, 1e-9)
+    return Trial(
+        tokens_per_s=rate,
+        seconds=plan.num_tokens / rate,
+        peak_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+    )
+
+
+def duration(seconds: float) -> str:
+    """Such as "3 h 20 min"."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _largest(batches: Sequence[Batch]) -> list[Batch]:
+    return sorted(batches, key=lambda batch: -batch.num_tokens)[:_NUM_STEPS]
