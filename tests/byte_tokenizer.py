@@ -1,6 +1,7 @@
 """A tokenizer with one id per byte and a few special tokens: every text round-trips, no merge hides a seam."""
 
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
@@ -32,11 +33,11 @@ def byte_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     )
 
 
-def save_target_with(folder: Path, template: str | None = CHATML) -> Path:
+def save_target_with(folder: Path, template: str | None = CHATML, **changes: Any) -> Path:
     """A folder that `eyas prepare` and `eyas train` take for a target: tiny random Llama, this tokenizer."""
     from tiny_target import tiny_target
 
     tokenizer = byte_tokenizer(template)
-    tiny_target("llama", vocab_size=len(tokenizer) + 5).save_pretrained(folder)
+    tiny_target("llama", vocab_size=len(tokenizer) + 5, **changes).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

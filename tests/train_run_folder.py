@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from byte_tokenizer import save_target_with
 from eyas.data.prepare import PrepareConfig, prepare
@@ -11,9 +12,9 @@ from eyas.talk import Silent
 ANSWERS = ["A hawk flies.", "Two and two is four.", "Yes, it does.", "No rain today.", "Read the page again."]
 
 
-def make_run_folder(folder: Path, answers: Sequence[str] = ANSWERS) -> tuple[Path, Path]:
-    """Folders of the target and of the rows."""
-    target = save_target_with(folder / "target")
+def make_run_folder(folder: Path, answers: Sequence[str] = ANSWERS, **changes: Any) -> tuple[Path, Path]:
+    """Folders of the target (with `changes` of its config) and of the rows."""
+    target = save_target_with(folder / "target", **changes)
     data = folder / "data.jsonl"
     records = [
         {"messages": [{"role": "user", "content": f"Question {i}?"}, {"role": "assistant", "content": answer}]}

@@ -1,6 +1,6 @@
 """What `eyas train` may be told, and what it resolves to. Two objects: the second is made, the first never changed."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 from typing import Annotated, Literal
@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from eyas.errors import EyasError
+from eyas.train.draft_shape import DraftShape
 
 LossName = Literal["kl", "ce", "tv", "lk"]
 
@@ -65,8 +66,12 @@ class TrainConfig:
     aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")] = None
     """Decoder layers applied before each tapped state, low to high, three of them; by default 2, N/2, N-3 as in SGLang
     and vLLM."""
+    shape: Annotated[DraftShape, Parameter(name="*")] = field(default_factory=DraftShape)
+    """Of a new draft."""
     freeze_head: bool = False
     """Keep the head as it was initialised."""
+    freeze_embedding: bool = False
+    """Keep an embedding of the draft's own as it is; the target's is never trained."""
     eval_every: int | None = None
     """Optimiser steps between replays of the held-out rows, 0 = never; by default about ten replays a run."""
     held_out_rows: int = 64
@@ -183,7 +188,7 @@ def _problems(config: TrainConfig) -> list[str]:
         (0 <= config.seed <= _MAX_SEED, f"seed: 0 … {_MAX_SEED}"),
         (config.draft_vocab_size == 0 or config.draft_vocab_size >= 8, "draft_vocab_size: 0, or 8 or more"),
     ]
-    return [text for is_fine, text in wanted if not is_fine]
+    return [*(text for is_fine, text in wanted if not is_fine), *config.shape.problems()]
 
 
 def _given(config: TrainConfig) -> int:

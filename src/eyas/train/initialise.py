@@ -1,12 +1,16 @@
 """A new draft: its `DraftSpec` from the target's shape, its weights before any training."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
 import torch
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.draft_spec import DraftSpec, Mla, Rope
 from eyas.contract.target_spec import TargetSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
+from eyas.train.draft_shape import DraftShape
 
 # Of the linear layers; what Llama and the EAGLE code start from.
 _INIT_STD = 0.02
@@ -41,25 +45,132 @@ def draft_spec_for(
     draft_vocab_size: int,
     trained_length: int,
     aux_boundaries: tuple[int, ...] | None = None,
+    shape: DraftShape | None = None,
 ) -> DraftSpec:
-    """A one-layer EAGLE-3 draft as wide as the target, with the target's attention shape, RoPE and embedding.
+    """An EAGLE-3 draft as wide as the target, with the target's heads and RoPE; the rest is `shape`'s.
 
     Args:
         vocab_size: rows of the target's embedding, V.
         draft_vocab_size: D; equal to V means no vocabulary map.
         trained_length: longest training row, tokens.
         aux_boundaries: in `fc` order; None for `default_aux_boundaries`.
+        shape: None for one plain EAGLE-3 layer.
 
     Raises:
         AuxBoundaryBeyondTarget: a boundary is deeper than the target.
         TargetShapeUnknown: the target's config does not say its number of heads, or the width of its MLP.
     """
-    sizes = {
-        "num_heads": target.num_heads,
-        "num_kv_heads": target.num_kv_heads,
-        "head_dim": target.head_dim,
-        "intermediate_size": target.intermediate_size,
-    }
+    shape = shape or DraftShape()
+    heads = _mla_heads(target) if shape.attention == "mla" else _gqa_heads(target)
+    wide = shape.intermediate_size or mlp_width(target)
+    _require_sizes(target, {"num_heads": heads.num, "head_dim": heads.width, "intermediate_size": wide})
+    boundaries = aux_boundaries or default_aux_boundaries(target.num_layers)
+    _require_within(boundaries, target)
+    is_mla = shape.attention == "mla"
+    return DraftSpec(
+        draft_class=shape.attention,
+        num_aux=len(boundaries),
+        hidden_size=target.hidden_size,
+        target_hidden_size=target.hidden_size,
+        intermediate_size=wide or 0,
+        num_layers=shape.num_layers,
+        num_heads=heads.num or 0,
+        num_kv_heads=heads.num_kv or heads.num or 0,
+        head_dim=heads.width or 0,
+        vocab_size=vocab_size,
+        draft_vocab_size=draft_vocab_size,
+        rms_norm_eps=target.rms_norm_eps or 1e-6,
+        rope=_rope(target, is_mla=is_mla),
+        max_position_embeddings=target.max_position_embeddings or 2048,
+        qk_norm=shape.qk_norm,
+        model_type=_model_type(target, shape),
+        mla=heads.mla,
+        residual=shape.residual,
+        aux_norm=shape.aux_norm,
+        feedback=shape.feedback,
+        aux_boundaries=boundaries,
+        embedding=shape.embedding,
+        head="own",
+        trained_length=trained_length,
+        target=target.as_document(),
+    )
+
+
+def mlp_width(target: TargetSpec) -> int | None:
+    """Width of a draft's MLP: the target's; 4 x hidden where the target's is that of one expert.
+
+    DeepSeek and Qwen3-MoE name both widths; gpt-oss and Llama 4 have the expert's under the common name.
+    """
+    text = target.text_config
+    if isinstance(dense := text.get("intermediate_size_mlp"), int):
+        return dense
+    is_expert = any(key in text for key in ("num_local_experts", "num_experts")) and "moe_intermediate_size" not in text
+    return 4 * target.hidden_size if is_expert else target.intermediate_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Heads:
+    """Attention sizes; None where the target's config does not give one."""
+
+    num: int | None
+    num_kv: int | None
+    width: int | None
+    mla: Mla | None = None
+
+
+_LATENT_KEYS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+# Of a draft with grouped queries for a target that has none.
+_KV_HEADS = 8
+
+
+def _latent(target: TargetSpec) -> Mla | None:
+    """The target's own latent attention; None where it has none."""
+    text = target.text_config
+    sizes = {key: text.get(key) for key in _LATENT_KEYS}
+    if not all(isinstance(size, int) for size in sizes.values()):
+        return None
+    rank = text.get("q_lora_rank")
+    return Mla(
+        q_lora_rank=rank if isinstance(rank, int) else None, **{key: int(size or 0) for key, size in sizes.items()}
+    )
+
+
+def _gqa_heads(target: TargetSpec) -> _Heads:
+    latent = _latent(target)
+    if latent is None or target.num_heads is None:
+        return _Heads(num=target.num_heads, num_kv=target.num_kv_heads, width=target.head_dim)
+    # hidden / heads is no width of a latent head; its value's is.
+    num_kv = _KV_HEADS if target.num_heads % _KV_HEADS == 0 else target.num_heads
+    return _Heads(num=target.num_heads, num_kv=num_kv, width=latent.v_head_dim)
+
+
+def _mla_heads(target: TargetSpec) -> _Heads:
+    latent, width = _latent(target), target.head_dim
+    if latent is None and width is not None:
+        # DeepSeek-V3's proportions: 128 : 64 : 128, latents of 4 and 12 heads.
+        latent = Mla(
+            q_lora_rank=12 * width,
+            kv_lora_rank=4 * width,
+            qk_nope_head_dim=width,
+            qk_rope_head_dim=width // 2,
+            v_head_dim=width,
+        )
+    width = latent.qk_nope_head_dim + latent.qk_rope_head_dim if latent else None
+    return _Heads(num=target.num_heads, num_kv=target.num_heads, width=width, mla=latent)
+
+
+def _rope(target: TargetSpec, *, is_mla: bool) -> Rope:
+    """The target's, over whole heads for a latent draft, whose rotated part is a width of its own."""
+    return replace(target.rope, interleaved=True, partial_rotary_factor=1.0) if is_mla else target.rope
+
+
+def _model_type(target: TargetSpec, shape: DraftShape) -> str:
+    if shape.attention == "mla":
+        return target.text_model_type if target.text_model_type == "kimi_k2" else "deepseek_v3"
+    return "qwen3" if shape.qk_norm else "llama"
+
+
+def _require_sizes(target: TargetSpec, sizes: Mapping[str, int | None]) -> None:
     missing = [name for name, value in sizes.items() if value is None]
     if missing:
         raise TargetShapeUnknown(
@@ -68,7 +179,9 @@ def draft_spec_for(
             "a new draft takes its shape from the target",
             "start from a draft of the wanted shape: --init-from D",
         )
-    boundaries = aux_boundaries or default_aux_boundaries(target.num_layers)
+
+
+def _require_within(boundaries: tuple[int, ...], target: TargetSpec) -> None:
     if boundaries[-1] > target.num_layers:
         raise AuxBoundaryBeyondTarget(
             f"there is no state after {boundaries[-1]} layers",
@@ -76,30 +189,11 @@ def draft_spec_for(
             f"the target has {target.num_layers} layers; boundaries count the layers applied, 0 … {target.num_layers}",
             "give smaller ones",
         )
-    return DraftSpec(
-        num_aux=len(boundaries),
-        hidden_size=target.hidden_size,
-        target_hidden_size=target.hidden_size,
-        intermediate_size=target.intermediate_size or 0,
-        num_heads=target.num_heads or 0,
-        num_kv_heads=target.num_kv_heads or 0,
-        head_dim=target.head_dim or 0,
-        vocab_size=vocab_size,
-        draft_vocab_size=draft_vocab_size,
-        rms_norm_eps=target.rms_norm_eps or 1e-6,
-        rope=target.rope,
-        max_position_embeddings=target.max_position_embeddings or 2048,
-        aux_boundaries=boundaries,
-        embedding="target",
-        head="own",
-        trained_length=trained_length,
-        target=target.as_document(),
-    )
 
 
 @torch.no_grad()
 def initialise(draft: Eagle3Draft, target: Target, seed: int) -> None:
-    """Fill a new draft in place: normal weights, norms of one, the head from the target's rows.
+    """Fill a new draft in place: normal weights, norms of one, head and embedding of its own from the target's rows.
 
     The head keeps the geometry of the target's and is scaled down to the spread of the other weights: at full size it
     would be confidently wrong at first (on SmolLM2 the first loss is 72 against 32, and learning starts later).
@@ -108,6 +202,8 @@ def initialise(draft: Eagle3Draft, target: Target, seed: int) -> None:
     for parameter in draft.parameters():
         if parameter.ndim >= 2:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * _INIT_STD)
+    if draft.embed_tokens is not None:
+        draft.embed_tokens.weight.copy_(target.parts.embedding.to(draft.embed_tokens.weight.dtype))
     if draft.lm_head is not None:
         offered = draft.to_target_ids(torch.arange(draft.spec.draft_vocab_size, device=target.device))
         rows = target.parts.head[offered].to(draft.lm_head.weight.dtype)

@@ -1,21 +1,21 @@
 """Everything about a run that is known before a model is loaded: rows, vocabulary, steps. Refuses what cannot work."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from eyas.contract.dialects.sglang import SGLANG
 from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.open_draft import open_draft
 from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.data.row_store import Rows
 from eyas.errors import EyasError
-from eyas.models.save_draft import DraftUnwritable
+from eyas.models.save_draft import choose_dialect
 from eyas.train.batches import Batch, plan_batches
-from eyas.train.config import Resolved, TrainConfig, resolve
+from eyas.train.config import Resolved, TrainConfig, TrainConfigInvalid, resolve
 from eyas.train.costs import Costs, estimate_costs
+from eyas.train.draft_shape import DraftShape
 from eyas.train.held_out import HeldOutRows, find_held_out, read_held_out
 from eyas.train.initialise import draft_spec_for
 from eyas.train.vocabulary import DraftVocabulary, choose_vocabulary
@@ -109,7 +109,8 @@ def make_plan(
         RowsOfAnotherTarget: tokenizer or template differ.
         DraftVocabTooLarge: larger than the target's.
         TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
-        DraftUnwritable: SGLang's format cannot hold the draft that would come out.
+        DraftUnwritable: no format can hold the draft that would come out.
+        TrainConfigInvalid: options of a new draft beside `init_from`.
         HeldOutUnusable: no held-out row can be replayed.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
@@ -119,6 +120,7 @@ def make_plan(
     vocab_size = target.vocab_size or 0
     vocabulary = None
     if init_from is not None:
+        _require_no_shape(config, init_from)
         spec = open_draft(init_from, target)
     else:
         vocabulary = choose_vocabulary(rows.supervised_counts(vocab_size), config.draft_vocab_size)
@@ -129,8 +131,9 @@ def make_plan(
             draft_vocab_size=size,
             trained_length=manifest.longest,
             aux_boundaries=config.aux_boundaries,
+            shape=config.shape,
         )
-    _require_writable(spec, target)
+    dialect_notes = _format_notes(spec, target)
     resolved = resolve(config, hidden_size=spec.hidden_size, num_tokens=manifest.num_tokens, longest=manifest.longest)
     found = None if config.eval_every == 0 else find_held_out(held_out, rows_folder)
     batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
@@ -139,7 +142,7 @@ def make_plan(
         target=target,
         spec=spec,
         vocabulary=vocabulary,
-        resolved=resolved,
+        resolved=replace(resolved, notes=(*resolved.notes, *dialect_notes)),
         batches=batches,
         num_tokens=sum(batch.num_tokens for batch in batches),
         costs=estimate_costs(
@@ -162,6 +165,7 @@ def run_identity(plan: TrainPlan, config: TrainConfig, weights: str, init_from: 
         init_from: fingerprint of the draft it starts from.
     """
     options = {name: value for name, value in asdict(config).items() if name not in _DECIDE_NOTHING}
+    options |= options.pop("shape")
     return {
         "rows": plan.rows.manifest.fingerprint,
         "target config": plan.target.fingerprint,
@@ -188,14 +192,28 @@ def _require_same_text(target: TargetSpec, rows: Rows) -> None:
         )
 
 
-def _require_writable(spec: DraftSpec, target: TargetSpec) -> None:
-    """Raise before training what `save_draft` would raise after it."""
-    assert SGLANG.write is not None, "SGLang's format can be written"
-    losses = SGLANG.write(spec, target).losses
-    if losses:
-        raise DraftUnwritable(
-            losses[0].what,
-            f"{losses[0].switch} = {getattr(spec, losses[0].switch, '?')}",
-            "the trained draft could not be saved in SGLang's format",
-            "train a draft without it",
+def _require_no_shape(config: TrainConfig, init_from: Path) -> None:
+    if config.shape != DraftShape():
+        raise TrainConfigInvalid(
+            "a draft that is gone on with keeps its shape",
+            f"--init-from {init_from}",
+            "; ".join(f"--{name.replace('_', '-')} {value}" for name, value in _changed(config.shape).items()),
+            "leave these options out, or train a new draft",
         )
+
+
+def _changed(shape: DraftShape) -> dict[str, Any]:
+    plain = asdict(DraftShape())
+    return {name: value for name, value in asdict(shape).items() if value != plain[name]}
+
+
+def _format_notes(spec: DraftSpec, target: TargetSpec) -> tuple[str, ...]:
+    """What to say of the format that `save_draft` will choose; raises before training what it would raise after it."""
+    choice = choose_dialect(spec, target, where="the draft to be")
+    notes = []
+    if choice.passed_over:
+        notes.append(f"the draft will be in {choice.dialect.name}'s format: {'; '.join(choice.passed_over)}")
+    elif spec.embedding == "own" and choice.dialect.name != "sglang":
+        name = choice.dialect.name
+        notes.append(f"the draft will be in {name}'s format: SGLang would read the target's embedding over its own")
+    return tuple(notes)
