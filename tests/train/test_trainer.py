@@ -8,12 +8,14 @@ from eyas.data.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
+from eyas.train.distributions import PlainDistributions
 from eyas.train.initialise import initialise
 from eyas.train.optimiser import TrainingDiverged
+from eyas.train.packing import micro_batches
 from eyas.train.schedule import lr_share
 from eyas.train.step_outcome import read_steps
-from eyas.train.teacher import make_teacher
-from eyas.train.trainer import Trainer, micro_batches, padded
+from eyas.train.teacher import DraftVocabulary, Teacher
+from eyas.train.trainer import Trainer
 from plain_trainer import train_plainly
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
@@ -48,6 +50,12 @@ def tiny(draft_vocab_size: int = D) -> tuple[Eagle3Draft, Target]:
         draft.set_vocab_map(torch.arange(0, V, 2)[:draft_vocab_size])
     initialise(draft, target, seed=0)
     return draft, target
+
+
+def teacher_of(draft: Eagle3Draft, target: Target, row: TokenRow) -> Teacher:
+    """At every position of the row."""
+    last = target.forward(torch.tensor([row.token_ids])).last[0]
+    return PlainDistributions().reduce(target.logits(last), DraftVocabulary.of(draft, last.device))
 
 
 @pytest.mark.parametrize("micro_batch_tokens", [10_000, 20])
@@ -92,42 +100,33 @@ def test_one_batch_overfit_drives_step_0_accuracy_to_one():
 
 def test_a_token_outside_the_draft_vocabulary_counts_as_wrong_and_carries_no_loss():
     draft, target = tiny()
-    rows = rows_of(30)
-    ids, flags = padded(rows, torch.device("cpu"))
-    teacher = make_teacher(target, target.forward(ids).last, flags, draft)
-    is_outside = teacher.argmax_draft < 0
+    (row,) = rows = rows_of(30)
+    teacher = teacher_of(draft, target, row)
+    # the position learnt from is the one before a supervised token; the first two tokens are nobody's second next
+    learnt_from = [u for u in range(1, 29) if row.is_supervised[u + 1]]
+    is_outside = teacher.argmax_draft[learnt_from] < 0
     assert 0 < int(is_outside.sum()) < len(is_outside), "the case is in the data"
     counts = Trainer(draft, target, TrainConfig(ttt_steps=1), lr=1e-3, num_steps=1).train_step(rows, 0).counts
-    # token 1 is nobody's second next token: the first counted position is t = 0 with token 2
-    first = int(flags[0, 1])
 
-    assert int(counts.num_targets[0]) == len(is_outside) - first
-    assert int(counts.num_in_vocab[0]) == int((~is_outside[first:]).sum())
+    assert int(counts.num_targets[0]) == len(is_outside)
+    assert int(counts.num_in_vocab[0]) == int((~is_outside).sum())
     assert int(counts.num_right[0]) <= int(counts.num_in_vocab[0])
 
 
 def test_the_teacher_is_the_target_restricted_and_renormalised():
     draft, target = tiny()
-    ids, flags = padded(rows_of(15, 8), torch.device("cpu"))
-    teacher = make_teacher(target, target.forward(ids).last, flags, draft)
-    logits = target.model(ids).logits
+    (row,) = rows_of(15)
+    teacher = teacher_of(draft, target, row)
+    logits = target.model(torch.tensor([row.token_ids])).logits[0]
     offered = torch.arange(D) + draft.d2t
+    mass = logits.softmax(-1)[:, offered].sum(-1).log()
 
-    for b in range(2):
-        for u in range(15):
-            wanted = u + 1 < 15 and bool(flags[b, u + 1])
-            n = int(teacher.index[b, u])
-            assert (n >= 0) == wanted
-            if wanted:
-                torch.testing.assert_close(
-                    teacher.log_probs[n], logits[b, u][offered].log_softmax(-1), atol=1e-5, rtol=0
-                )
-                mass = logits[b, u].softmax(-1)[offered].sum().log()
-                torch.testing.assert_close(teacher.log_mass[n], mass, atol=1e-5, rtol=1e-5)
-                assert int(teacher.argmax_ids[n]) == int(logits[b, u].argmax())
+    torch.testing.assert_close(teacher.log_probs, logits[:, offered].log_softmax(-1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(teacher.log_mass, mass, atol=1e-5, rtol=1e-5)
+    assert torch.equal(teacher.argmax_ids, logits.argmax(-1))
 
 
-def test_padding_and_batch_mates_change_nothing():
+def test_batch_mates_in_a_packed_sequence_change_nothing():
     draft, target = tiny()
     config = TrainConfig(ttt_steps=STEPS)
 
@@ -154,12 +153,12 @@ def test_a_nan_is_named_and_leaves_the_weights_alone():
     draft, target = tiny()
     trainer = Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=2)
     before = {name: p.detach().clone() for name, p in draft.named_parameters()}
-    draft.fc.weight.register_hook(lambda grad: grad * float("nan"))
+    draft.norm.weight.register_hook(lambda grad: grad * float("nan"))
 
     with pytest.raises(TrainingDiverged) as caught:
         trainer.train_step(rows_of(20), 1)
 
-    assert caught.value.what == "the gradient of fc.weight is not a finite number"
+    assert caught.value.what == "the gradient of norm.weight is not a finite number"
     assert caught.value.where == "optimiser step 2"
     for name, parameter in draft.named_parameters():
         assert torch.equal(parameter, before[name]), name
@@ -185,7 +184,7 @@ def test_after_a_nan_no_step_touches_weights_or_moments_until_the_host_looks():
     trainer.train_step(rows_of(20), 0)
     kept = {name: p.detach().clone() for name, p in draft.named_parameters()}
     kept_moments = copy.deepcopy(trainer.optimiser.moments())
-    poison = draft.fc.weight.register_hook(lambda grad: grad * float("nan"))
+    poison = draft.norm.weight.register_hook(lambda grad: grad * float("nan"))
     pending = [trainer.start_step(rows_of(20), 1)]
     poison.remove()
     pending += [trainer.start_step(rows_of(20), step) for step in (2, 3)]
@@ -194,7 +193,7 @@ def test_after_a_nan_no_step_touches_weights_or_moments_until_the_host_looks():
 
     assert outcomes == []
     assert error is not None
-    assert "fc.weight" in str(error)
+    assert "norm.weight" in str(error)
     for name, parameter in draft.named_parameters():
         assert torch.equal(parameter, kept[name]), name
     for name, moments in trainer.optimiser.moments().items():

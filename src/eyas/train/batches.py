@@ -15,7 +15,7 @@ class Batch:
 
     Attributes:
         rows: indices into the rows.
-        num_tokens: their tokens, padding not counted.
+        num_tokens: their tokens.
     """
 
     rows: tuple[int, ...]
@@ -25,12 +25,12 @@ class Batch:
 def plan_batches(lengths: Sequence[int], config: TrainConfig, batch_tokens: int) -> list[Batch]:
     """All steps of a run in order; each pass over the rows has its own order, drawn from (seed, pass).
 
-    A batch takes rows until the next one would exceed `batch_tokens`, padding counted; a longer row goes alone.
+    A batch takes rows until the next one would exceed `batch_tokens`; a longer row goes alone.
 
     Args:
         lengths: tokens of each row.
         config: `steps`, `tokens` or `epochs` says where the plan ends.
-        batch_tokens: largest rows x longest row of a batch.
+        batch_tokens: of the rows of a batch together.
 
     Raises:
         TrainConfigInvalid: more steps, or more rows in them, than a plan holds.
@@ -86,13 +86,13 @@ def _order(num_rows: int, seed: int, epoch: int) -> list[int]:
 def _one_pass(lengths: Sequence[int], order: Sequence[int], batch_tokens: int) -> list[Batch]:
     batches: list[Batch] = []
     rows: list[int] = []
-    longest = 0
+    num_tokens = 0
     for row in order:
-        if rows and max(longest, lengths[row]) * (len(rows) + 1) > batch_tokens:
-            batches.append(Batch(tuple(rows), sum(lengths[r] for r in rows)))
-            rows, longest = [], 0
+        if rows and num_tokens + lengths[row] > batch_tokens:
+            batches.append(Batch(tuple(rows), num_tokens))
+            rows, num_tokens = [], 0
         rows.append(row)
-        longest = max(longest, lengths[row])
+        num_tokens += lengths[row]
     if rows:
-        batches.append(Batch(tuple(rows), sum(lengths[r] for r in rows)))
+        batches.append(Batch(tuple(rows), num_tokens))
     return batches

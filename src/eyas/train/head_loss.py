@@ -1,101 +1,91 @@
-"""The draft's head and the loss in one: logits exist for a few positions at a time, in the forward only.
+"""The draft's head, the teacher and the loss in one: logits exist for a few positions at a time, of all steps at once.
 
-Logits of all positions and steps would be the largest tensors of training by far ([7, T, D]). Here the gradients of
-states and head weight are taken chunk by chunk while the logits are there, and only scaled in the backward.
+Logits of all positions and steps would be the largest tensors of training by far ([K, T, D]), the teacher's next
+([N, V]). Here some teacher rows are made, the K steps that learn from them are scored, gradients of states and head are
+taken while the logits are there, and all of it is dropped. So there is nothing left to do in the backward.
+Shapes: K steps, N teacher rows, H draft hidden, Ht target hidden, D draft vocabulary, V target vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.train.loss import PositionLoss
-from eyas.train.teacher import Teacher
+from eyas.models.target import Target
+from eyas.train.compute_weights import ComputeWeight
+from eyas.train.config import LossName
+from eyas.train.distributions import DistributionOps
+from eyas.train.teacher import DraftVocabulary
 
-_CHUNK = 1024  # positions whose [D] logits exist at once
+# Numbers in the logits of the target, and of the draft's K steps, that exist at once.
+_MOST_LOGITS = {"cuda": 1 << 27, "cpu": 1 << 23}
+_MULTIPLE = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HeadLoss:
-    """Of the M positions given.
+    """Of N teacher rows and K steps.
 
     Attributes:
-        total: scalar, the sum of the losses of positions whose target argmax the draft can say; differentiable.
-        drafted: [M], the draft's argmax as draft ids.
-        count: scalar, number of positions in `total`.
+        losses: [K, N]; 0 where the weight is 0.
+        drafted: [K, N], the draft's argmax as draft ids.
+        argmax_draft: [N], the target's argmax as draft ids, -1 where there is none.
+        grad_states: [K, N, H] of Σ weight * loss.
     """
 
-    total: Tensor
+    losses: Tensor
     drafted: Tensor
-    count: Tensor
+    argmax_draft: Tensor
+    grad_states: Tensor
 
 
-def head_loss(states: Tensor, weight: Tensor, teacher: Teacher, rows: Tensor, loss: PositionLoss) -> HeadLoss:
-    """Logits, loss and argmax of M positions.
+@torch.no_grad()
+def head_loss(
+    states: Tensor,
+    last: Tensor,
+    weights: Tensor,
+    head: ComputeWeight,
+    *,
+    target: Target,
+    vocabulary: DraftVocabulary,
+    loss: LossName,
+    ops: DistributionOps,
+) -> HeadLoss:
+    """Losses and gradients; the head's gradient is added to `head`.
 
     Args:
-        states: [M, H] after the draft's final norm.
-        weight: [D, H] of the draft's head.
-        teacher: of the batch.
-        rows: [M] which of the teacher's N each position learns from.
-        loss: per position.
+        states: [K, N, H] after the draft's final norm.
+        last: [N, Ht] after the target's final norm, of the positions learnt from.
+        weights: [K, N] of each loss in the sum; 0 where the position carries none. Rows whose target argmax the draft
+            cannot say carry none either.
+        head: [D, H] of the draft.
     """
-    total, drafted, count = _HeadLoss.apply(states, weight, teacher, rows, loss)  # type: ignore[no-untyped-call]
-    return HeadLoss(cast(Tensor, total), cast(Tensor, drafted), cast(Tensor, count))
+    num_steps, num, width = states.shape
+    grad_states = torch.empty_like(states)
+    losses, drafted, argmax_draft = [], [], []
+    chunk = chunk_size(num_steps, target.vocab_size, len(head.value), states.device)
+    for begin in range(0, num, chunk):
+        part = slice(begin, begin + chunk)
+        teacher = ops.reduce(target.logits(last[part]), vocabulary)
+        chosen = states[:, part].reshape(-1, width)
+        part_weights = torch.where(teacher.argmax_draft >= 0, weights[:, part], 0.0).flatten()
+        found = ops.losses(F.linear(chosen, head.value), teacher, part_weights, loss)
+        grad_states[:, part] = (found.grad @ head.value).view(num_steps, -1, width)
+        head.add_gradient(found.grad, chosen)
+        losses.append(found.losses.view(num_steps, -1))
+        drafted.append(found.drafted.view(num_steps, -1))
+        argmax_draft.append(teacher.argmax_draft)
+    return HeadLoss(
+        losses=torch.cat(losses, 1),
+        drafted=torch.cat(drafted, 1),
+        argmax_draft=torch.cat(argmax_draft),
+        grad_states=grad_states,
+    )
 
 
-class _HeadLoss(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, states: Tensor, weight: Tensor, teacher: Teacher, rows: Tensor, loss: PositionLoss
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        needs_states, needs_weight = ctx.needs_input_grad[:2]
-        wide = torch.float64 if states.dtype == torch.float64 else torch.float32
-        device = states.device
-        # Under autocast the products are taken in its type; sums and the gradient of the weight stay wide.
-        narrow = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else states.dtype
-        head = weight.to(narrow)
-        grad_states = torch.zeros_like(states) if needs_states else None
-        grad_weight = torch.zeros_like(weight) if needs_weight else None
-        total, count = torch.zeros((), dtype=wide, device=device), torch.zeros((), dtype=torch.int64, device=device)
-        drafted = torch.empty(len(states), dtype=torch.int64, device=device)
-        for begin in range(0, len(states), _CHUNK):
-            part = slice(begin, begin + _CHUNK)
-            chunk, chosen = states[part].to(narrow), rows[part]
-            logits = F.linear(chunk, head)
-            drafted[part] = logits.argmax(-1)
-            part_total, grad_logits, num_counted = _chunk_loss(logits, teacher, chosen, loss)
-            total += part_total
-            count += num_counted
-            if grad_states is not None:
-                grad_states[part] = (grad_logits @ head).to(states.dtype)
-            if grad_weight is not None:
-                grad_weight += (grad_logits.t() @ chunk).to(weight.dtype)
-        ctx.save_for_backward(grad_states, grad_weight)
-        ctx.mark_non_differentiable(drafted, count)
-        return total, drafted, count
-
-    @staticmethod
-    def backward(ctx: Any, grad_total: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-        grad_states, grad_weight = ctx.saved_tensors
-        return (
-            None if grad_states is None else grad_states * grad_total.to(grad_states.dtype),
-            None if grad_weight is None else grad_weight * grad_total.to(grad_weight.dtype),
-            None,
-            None,
-            None,
-        )
-
-
-def _chunk_loss(logits: Tensor, teacher: Teacher, rows: Tensor, loss: PositionLoss) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum of the losses that count, its gradient by `logits`, and how many count."""
-    argmax = teacher.argmax_draft[rows]
-    is_counted = argmax >= 0
-    with torch.enable_grad():
-        leaf = logits.detach().requires_grad_()
-        losses = loss(leaf, teacher.log_probs[rows], teacher.log_mass[rows], argmax.clamp(min=0))
-        total = torch.where(is_counted, losses, 0.0).sum()
-    (grad,) = torch.autograd.grad(total, leaf)
-    return total.detach(), grad, is_counted.sum()
+def chunk_size(num_steps: int, vocab_size: int, draft_vocab_size: int, device: torch.device) -> int:
+    """Teacher rows handled at once."""
+    most = _MOST_LOGITS["cuda" if device.type == "cuda" else "cpu"]
+    fits = most // max(vocab_size, num_steps * draft_vocab_size)
+    return max(_MULTIPLE, fits // _MULTIPLE * _MULTIPLE)

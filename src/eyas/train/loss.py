@@ -13,7 +13,7 @@ from torch import Tensor
 from eyas.train.config import LossName
 
 # How fast `lk` moves from KL to acceptance as the draft gets better.
-_LK_RATE = 3.0
+LK_RATE = 3.0
 
 # (draft logits [M, D], teacher log-probabilities [M, D], log mass [M], teacher argmax as draft id [M]) -> [M]
 PositionLoss = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -40,7 +40,7 @@ def lk(logits: Tensor, log_probs: Tensor, log_mass: Tensor, argmax: Tensor) -> T
     λ is not differentiated. Far from the target the gradient of acceptance alone vanishes.
     """
     acceptance = _acceptance(logits, log_probs, log_mass)
-    weight = (-_LK_RATE * acceptance.detach()).exp()
+    weight = (-LK_RATE * acceptance.detach()).exp()
     return weight * kl(logits, log_probs, log_mass, argmax) + (1.0 - weight) * (1.0 - acceptance)
 
 

@@ -1,6 +1,7 @@
 """What the target would have said, reduced to what a draft can learn: its distribution over the draft vocabulary.
 
-Shapes: B rows, T positions, N supervised targets of the batch, D draft vocabulary, V target vocabulary.
+Made for some positions at a time and thrown away after use: rows over a vocabulary are the largest tensors of training.
+Shapes: C positions, D draft vocabulary, V target vocabulary.
 """
 
 from dataclasses import dataclass
@@ -9,64 +10,52 @@ import torch
 from torch import Tensor
 
 from eyas.models.draft import Eagle3Draft
-from eyas.models.target import Target
 
-_CHUNK = 256  # positions whose [V] logits exist at once
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftVocabulary:
+    """The draft vocabulary on the device.
+
+    Attributes:
+        offered: [D] int64 target ids; None when it is the whole vocabulary.
+        draft_ids: [V] int64, draft id of each target id, -1 where there is none.
+    """
+
+    offered: Tensor | None
+    draft_ids: Tensor
+
+    @classmethod
+    def of(cls, draft: Eagle3Draft, device: torch.device) -> "DraftVocabulary":
+        """That of `draft`."""
+        size = draft.spec.draft_vocab_size
+        index = torch.arange(size, device=device)
+        if not draft.spec.has_vocab_map:
+            return cls(offered=None, draft_ids=index)
+        offered = draft.to_target_ids(index)
+        draft_ids = torch.full((draft.spec.vocab_size,), -1, device=device)
+        draft_ids[offered] = index
+        return cls(offered=offered, draft_ids=draft_ids)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Teacher:
-    """The target's distributions at the positions whose next token is supervised.
+    """The target's distributions at C positions.
 
     Attributes:
-        index: [B, T]; entry (b, u) says which of the N the target's distribution at position u is (the one over
-            token u + 1), -1 where token u + 1 is not supervised.
-        log_probs: [N, D], log-softmax over the draft vocabulary alone.
-        log_mass: [N], log of the probability that the target gives to the draft vocabulary as a whole.
-        argmax_ids: [N] target ids, over the whole vocabulary.
-        argmax_draft: [N] the same as draft ids, -1 where the draft vocabulary does not have it.
+        logits: [C, D], columns of the draft vocabulary alone.
+        log_norm: [C] log-sum-exp of `logits`: log p = logits - log_norm.
+        log_mass: [C], log of the probability that the target gives to the draft vocabulary as a whole.
+        argmax_ids: [C] target ids, over the whole vocabulary.
+        argmax_draft: [C] the same as draft ids, -1 where the draft vocabulary does not have it.
     """
 
-    index: Tensor
-    log_probs: Tensor
+    logits: Tensor
+    log_norm: Tensor
     log_mass: Tensor
     argmax_ids: Tensor
     argmax_draft: Tensor
 
-
-def make_teacher(target: Target, last: Tensor, is_supervised: Tensor, draft: Eagle3Draft) -> Teacher:
-    """The teacher of a batch; logits over the whole vocabulary exist for a few positions at a time.
-
-    Args:
-        last: [B, T, Ht] after the target's final norm.
-        is_supervised: [B, T] bool, of the tokens themselves (padding false).
-    """
-    wanted = torch.zeros_like(is_supervised)
-    wanted[:, :-1] = is_supervised[:, 1:]
-    index = torch.full(is_supervised.shape, -1, dtype=torch.int64, device=last.device)
-    states = last[wanted]
-    index[wanted] = torch.arange(len(states), device=last.device)
-    offered = draft.to_target_ids(torch.arange(draft.spec.draft_vocab_size, device=last.device))
-    log_probs, log_mass, argmax_ids = [], [], []
-    for begin in range(0, len(states), _CHUNK):
-        chunk = states[begin : begin + _CHUNK]
-        logits = target.logits(chunk).float()
-        whole = logits.logsumexp(-1)
-        argmax_ids.append(logits.argmax(-1))
-        logits = logits[:, offered] if draft.spec.has_vocab_map else logits
-        restricted = logits.logsumexp(-1)
-        log_mass.append(restricted - whole)
-        log_probs.append(logits - restricted[:, None])
-    argmax = _cat(argmax_ids, (0,), last).long()
-    draft_ids, is_offered = draft.to_draft_ids(argmax)
-    return Teacher(
-        index=index,
-        log_probs=_cat(log_probs, (0, draft.spec.draft_vocab_size), last),
-        log_mass=_cat(log_mass, (0,), last),
-        argmax_ids=argmax,
-        argmax_draft=torch.where(is_offered, draft_ids, -1),
-    )
-
-
-def _cat(parts: list[Tensor], empty: tuple[int, ...], like: Tensor) -> Tensor:
-    return torch.cat(parts) if parts else torch.empty(empty, device=like.device)
+    @property
+    def log_probs(self) -> Tensor:
+        """[C, D], log-softmax over the draft vocabulary alone, fp32 at least."""
+        return self.logits.to(self.log_norm.dtype) - self.log_norm.unsqueeze(-1)

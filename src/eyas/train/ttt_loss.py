@@ -1,6 +1,7 @@
-"""Training-time test on a batch: the unrolled steps, their weighted loss, their counts (design §5).
+"""Training-time test on a micro-batch: the unrolled steps, their weighted loss, their counts (design §5).
 
 Step j at index t reads token t+1+j and learns the target's distribution at t+1+j, where token t+2+j is supervised.
+Shapes: K steps, N teacher rows, T positions.
 """
 
 from dataclasses import dataclass
@@ -8,11 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.models.draft import Eagle3Draft
-from eyas.train.head_loss import head_loss
-from eyas.train.loss import PositionLoss
+from eyas.models.target import Target
+from eyas.train.config import LossName
+from eyas.train.distributions import DistributionOps
+from eyas.train.head_loss import HeadLoss, head_loss
 from eyas.train.metrics import Chains, StepCounts
-from eyas.train.teacher import Teacher
+from eyas.train.packed_target import PackedStates
+from eyas.train.packing import Packed
+from eyas.train.phases import PhaseClock, no_clock
+from eyas.train.teacher import DraftVocabulary
+from eyas.train.unroll import Unroll
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,56 +27,88 @@ class TttObjective:
 
     Attributes:
         loss: per position.
-        step_decay: weight of step j is step_decay ** j.
-        denominators: K numbers. The trainer gives the supervised targets of step j in the whole optimiser step, known
-            from the data before any forward pass, so that micro-batches and ranks add up to the same number.
+        weights: K numbers, decay^j / denominators[j]. The denominators are the supervised targets of step j in the
+            whole optimiser step, known from the data before any forward pass, so that micro-batches and ranks add up
+            to the same number.
     """
 
-    loss: PositionLoss
-    step_decay: float
-    denominators: tuple[float, ...]
+    loss: LossName
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, loss: LossName, step_decay: float, denominators: list[int]) -> "TttObjective":
+        """With weights from the decay and the targets of each step."""
+        return cls(loss=loss, weights=tuple(step_decay**j / max(1, n) for j, n in enumerate(denominators)))
 
 
-def denominators(is_supervised: Tensor, num_steps: int) -> Tensor:
-    """Targets of each step in [B, T] flags: entry j counts supervised tokens at indices ≥ 2 + j. [K] int64."""
-    return torch.stack([is_supervised[:, 2 + j :].sum() for j in range(num_steps)])
-
-
-def ttt_loss(
-    draft: Eagle3Draft, input_ids: Tensor, aux_states: Tensor, teacher: Teacher, objective: TttObjective
+def ttt_backward(
+    unroll: Unroll,
+    packed: Packed,
+    states: PackedStates,
+    objective: TttObjective,
+    *,
+    target: Target,
+    vocabulary: DraftVocabulary,
+    ops: DistributionOps,
+    clock: PhaseClock = no_clock,
 ) -> tuple[Tensor, StepCounts]:
-    """The batch's share of the objective (differentiable scalar) and its counts.
-
-    Args:
-        input_ids: [B, T]; rows padded on the right.
-        aux_states: [B, T, A * Ht] in `fc` order.
-        teacher: of the same batch.
-    """
-    num_rows, num = input_ids.shape
-    num_steps = len(objective.denominators)
-    chains = Chains((num_rows, num), input_ids.device)
-    total = torch.zeros((), device=input_ids.device)
-    counts: list[StepCounts] = []
-    for j, step in enumerate(draft.ttt_steps(input_ids, aux_states, num_steps)):
-        index = torch.full_like(teacher.index, -1)
-        index[:, : max(0, num - 1 - j)] = teacher.index[:, 1 + j :]
-        is_target = index >= 0
-        rows = index[is_target]
-        found = head_loss(step.normed[is_target], draft.head_weight, teacher, rows, objective.loss)
-        is_right = torch.zeros_like(is_target)
-        # An argmax outside the draft vocabulary is -1 and equals no draft id.
-        is_right[is_target] = found.drafted == teacher.argmax_draft[rows]
-        total = total + objective.step_decay**j * found.total / max(1.0, objective.denominators[j])
-        num_chains, num_reached, num_joint = chains.count(is_target, is_right)
-        counts.append(
-            StepCounts(
-                loss=found.total.detach(),
-                num_targets=is_target.sum(),
-                num_in_vocab=found.count,
-                num_right=is_right.sum(),
-                num_chains=num_chains,
-                num_reached=num_reached,
-                num_joint=num_joint,
-            )
+    """Add the micro-batch's gradients; its share of the objective (a scalar) and its counts."""
+    with clock("draft forward"):
+        picked = unroll.states(packed, states.aux)
+    step_weights = torch.tensor(objective.weights, dtype=torch.float32).to(picked.device, non_blocking=True)
+    weights = torch.where(packed.is_target, step_weights[:, None], 0.0)
+    with clock("teacher, head, loss"):
+        found = head_loss(
+            picked.detach(),
+            states.last.index_select(0, packed.teachers),
+            weights,
+            unroll.head,
+            target=target,
+            vocabulary=vocabulary,
+            loss=objective.loss,
+            ops=ops,
         )
-    return total, StepCounts.stack(counts)
+    if picked.requires_grad:
+        with clock("draft backward"):
+            torch.autograd.backward(picked, found.grad_states)
+    total = (found.losses * weights).sum()
+    return total, _counts(found, packed)
+
+
+def no_counts(num_steps: int, device: torch.device) -> tuple[Tensor, StepCounts]:
+    """Of a micro-batch without a single target."""
+    none = torch.zeros(num_steps, dtype=torch.int64, device=device)
+    zero = torch.zeros((), device=device)
+    return zero, StepCounts(
+        loss=none.float(),
+        num_targets=none,
+        num_in_vocab=none,
+        num_right=none,
+        num_chains=none,
+        num_reached=none,
+        num_joint=none,
+    )
+
+
+def _counts(found: HeadLoss, packed: Packed) -> StepCounts:
+    """[K] each, still on the device."""
+    num_steps = len(packed.picks)
+    is_known = packed.is_target & (found.argmax_draft >= 0)
+    is_right = is_known & (found.drafted == found.argmax_draft)
+    # By the position that learns instead of the one learnt from; the filling takes what does not count.
+    shape = (num_steps, packed.length)
+    device = is_known.device
+    is_target_at = torch.zeros(shape, dtype=torch.bool, device=device).scatter_(1, packed.picks, packed.is_target)
+    is_right_at = torch.zeros(shape, dtype=torch.bool, device=device).scatter_(1, packed.picks, is_right)
+    chains = Chains((1, packed.length), device)
+    counted = [chains.count(is_target_at[j : j + 1], is_right_at[j : j + 1]) for j in range(num_steps)]
+    num_chains, num_reached, num_joint = (torch.stack(column) for column in zip(*counted, strict=True))
+    return StepCounts(
+        loss=found.losses.sum(1),
+        num_targets=packed.is_target.sum(1),
+        num_in_vocab=is_known.sum(1),
+        num_right=is_right.sum(1),
+        num_chains=num_chains,
+        num_reached=num_reached,
+        num_joint=num_joint,
+    )

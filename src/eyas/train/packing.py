@@ -1,0 +1,152 @@
+"""Rows laid end to end: a micro-batch as one sequence whose rows do not see each other, with all its index lists.
+
+Made on the CPU and uploaded in one copy: nothing about it is ever asked back from the device.
+Shapes: R rows, T positions (padding at the end included), K unrolled steps, N teacher rows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eyas.data.tokenise import TokenRow
+
+# Positions are filled up to a multiple of this on a GPU, so that memory blocks of one micro-batch fit the next.
+GPU_MULTIPLE = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A micro-batch.
+
+    Attributes:
+        ids: [T + K] token ids; those after T are 0, so that shifted reads stay inside.
+        positions: [T] int32, from 0 in each row.
+        starts: [R + 2] int32, where rows begin and the last ends; the filling is a row of its own.
+        lengths: of the R rows and the filling, on the host.
+        teachers: [N] positions u whose target distribution is learnt from: token u + 1 is supervised and at least the
+            third of its row.
+        picks: [K, N] the position that learns from teacher row n at step j: u - 1 - j, or T - 1 (filling) where the row
+            does not reach that far back.
+        is_target: [K, N] whether it does.
+        num_tokens: of the rows, filling not counted.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    starts: Tensor
+    lengths: tuple[int, ...]
+    teachers: Tensor
+    picks: Tensor
+    is_target: Tensor
+    num_tokens: int
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return len(self.positions)
+
+    @property
+    def longest(self) -> int:
+        """Positions of the longest row."""
+        return max(self.lengths)
+
+
+def pack(rows: Sequence[TokenRow], num_steps: int, device: torch.device, multiple: int | None = None) -> Packed:
+    """`rows` as one sequence.
+
+    Args:
+        num_steps: K.
+        multiple: T becomes a multiple of it, with at least one position of filling; None for the device's usual.
+    """
+    multiple = multiple or (GPU_MULTIPLE if device.type == "cuda" else 1)
+    lengths = [len(row.token_ids) for row in rows]
+    num_tokens = sum(lengths)
+    total = -(-(num_tokens + 1) // multiple) * multiple
+    lengths.append(total - num_tokens)
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    ids = np.zeros(total + num_steps, np.int32)
+    ids[:num_tokens] = np.concatenate([np.asarray(row.token_ids, np.int32) for row in rows])
+    flags = np.concatenate([np.asarray(row.is_supervised, bool) for row in rows])
+    positions = np.arange(total) - np.repeat(starts[:-1], lengths)
+    teachers = np.flatnonzero(flags & (positions[:num_tokens] >= 2)) - 1
+    back = np.arange(1, num_steps + 1)[:, None]
+    is_target = positions[teachers][None, :] >= back
+    picks = np.where(is_target, teachers[None, :] - back, total - 1)
+    parts = [ids, positions, starts, teachers, picks.ravel(), is_target.ravel()]
+    uploaded = _upload(np.concatenate([part.astype(np.int32) for part in parts]), device)
+    on_device = uploaded.split([len(part) for part in parts])
+    return Packed(
+        ids=on_device[0].long(),
+        positions=on_device[1].clone(),  # its own allocation: aligned, as kernels like it
+        starts=on_device[2].clone(),
+        lengths=tuple(lengths),
+        teachers=on_device[3].long(),
+        picks=on_device[4].long().view(num_steps, -1),
+        is_target=on_device[5].bool().view(num_steps, -1),
+        num_tokens=num_tokens,
+    )
+
+
+def count_targets(rows: Sequence[TokenRow], num_steps: int) -> list[int]:
+    """Targets of each step: supervised tokens at indices ≥ 2 + j of their row."""
+    counts = np.zeros(num_steps, np.int64)
+    for row in rows:
+        flags = np.asarray(row.is_supervised, bool)
+        for j in range(num_steps):
+            counts[j] += int(flags[2 + j :].sum())
+    found: list[int] = counts.tolist()
+    return found
+
+
+def micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[TokenRow]]:
+    """`rows` in runs of at most `most_tokens` tokens; a longer row goes alone."""
+    parts: list[list[TokenRow]] = []
+    held = 0
+    for row in rows:
+        if parts and held + len(row.token_ids) <= most_tokens:
+            parts[-1].append(row)
+            held += len(row.token_ids)
+        else:
+            parts.append([row])
+            held = len(row.token_ids)
+    return parts
+
+
+def to_padded(packed: Packed, x: Tensor) -> Tensor:
+    """[R, longest, ...] of [T, ...]: rows side by side, right-padded with what comes after them; the filling is left
+    out."""
+    return x[_grid(packed)]
+
+
+def from_padded(packed: Packed, x: Tensor) -> Tensor:
+    """[T, ...] of [R, longest, ...]; zeros in the filling."""
+    longest = x.shape[1]
+    row = torch.repeat_interleave(
+        torch.arange(len(packed.lengths), device=x.device),
+        torch.tensor(packed.lengths, device=x.device),
+        output_size=packed.length,
+    )
+    flat = (row * longest + packed.positions).clamp(max=x.shape[0] * longest - 1)
+    picked = x.flatten(0, 1)[flat]
+    is_filling = torch.arange(packed.length, device=x.device) >= packed.num_tokens
+    return picked.masked_fill(is_filling.view(-1, *[1] * (picked.ndim - 1)), 0)
+
+
+def _grid(packed: Packed) -> Tensor:
+    """[R, longest] positions; beyond a row's end the last position of all (filling)."""
+    lengths = packed.lengths[:-1]
+    device = packed.positions.device
+    begins = packed.starts[: len(lengths)].long()[:, None]
+    index = torch.arange(max(lengths), device=device)[None, :]
+    is_in = index < torch.tensor(lengths, device=device)[:, None]
+    return torch.where(is_in, begins + index, packed.length - 1)
+
+
+def _upload(values: np.ndarray, device: torch.device) -> Tensor:
+    host = torch.from_numpy(values)
+    if device.type != "cuda":
+        return host.to(device)
+    return host.pin_memory().to(device, non_blocking=True)
