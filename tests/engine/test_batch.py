@@ -3,21 +3,26 @@
 import json
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from eyas.decode.chain import rule_for
 from eyas.decode.sampling import Sampling
 from eyas.engine.batch import BatchGenerator, Completion, Request
 from eyas.engine.batch_file import CompletionsOfAnotherRun, complete_to_file
 from eyas.engine.batch_model import BatchLlama, bytes_per_position
 from eyas.engine.batch_plan import BatchMemoryTooSmall, plan_batch
+from eyas.engine.batch_runner import BatchRunner, Pace, captured_pace
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import LlamaWeights, fuse_llama
 from eyas.engine.open_batch import BatchSettings, complete_prompts
+from eyas.engine.transformers_target import TransformersTarget
 from eyas.models.placement import place
+from eyas.models.target import Target
 from eyas.talk import Silent
 from tiny_target import tiny_target
 
@@ -53,24 +58,81 @@ def requests(num: int, **settings: object) -> list[Request]:
     ]
 
 
-def run(weights: LlamaWeights, asked: Sequence[Request], num_slots: int = 4) -> dict[str, Completion]:
-    generator = BatchGenerator(BatchLlama(weights, num_slots, 64), decode, max_prefill_tokens=50)
+def run(
+    weights: LlamaWeights, asked: Sequence[Request], num_slots: int = 4, pace: Pace | None = None
+) -> dict[str, Completion]:
+    runner = BatchRunner(BatchLlama(weights, num_slots, 64), pace)
+    generator = BatchGenerator(runner, decode, max_prefill_tokens=50)
     return {completion.id: completion for completion in generator.run(asked, Silent())}
 
 
-def test_every_text_is_that_of_its_prompt_alone(weights: LlamaWeights):
-    asked = requests(23, stop_ids=frozenset({7, 30}))
-
-    found = run(weights, asked)
-
-    alone = Engine(LlamaTarget(weights))
-    assert found.keys() == {r.id for r in asked}
+def alone(weights: LlamaWeights, asked: Sequence[Request]) -> dict[str, Completion]:
+    """What the single-stream engine writes."""
+    engine, texts = Engine(LlamaTarget(weights)), {}
     for request in asked:
         limits = Limits(max_new_tokens=request.max_new_tokens, stop_ids=request.stop_ids)
-        text = alone.generate(request.prompt_ids, limits)
-        assert list(found[request.id].ids) == text.ids
-        assert found[request.id].finish == text.finish
+        text = engine.generate(request.prompt_ids, limits, rule=rule_for(request.sampling))
+        texts[request.id] = Completion(id=request.id, ids=tuple(text.ids), finish=text.finish)
+    return texts
+
+
+PACES = {
+    "step by step": Pace(),
+    "blocks read late": Pace(steps=3, lookahead=1, sizes=(1, 2, 4)),
+    "blocks read later": Pace(steps=2, lookahead=3, sizes=(4,)),
+}
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES.keys())
+def test_every_text_is_that_of_its_prompt_alone(weights: LlamaWeights, pace: Pace):
+    asked = requests(23, stop_ids=frozenset({7, 30}))
+
+    found = run(weights, asked, pace=pace)
+
+    assert found == alone(weights, asked)
     assert {c.finish for c in found.values()} == {"stop", "length"}, "the workload must show both"
+
+
+@pytest.mark.parametrize("pace", PACES.values(), ids=PACES.keys())
+def test_a_sampled_text_is_that_of_the_single_stream_engine(llama: LlamaWeights, pace: Pace):
+    samplings = [
+        Sampling(temperature=1.0, seed=1),
+        Sampling(temperature=0.7, top_k=5, seed=2),
+        Sampling(temperature=1.2, top_p=0.8, min_p=0.02, seed=3),
+        Sampling(),
+    ]
+    asked = [replace(r, sampling=samplings[i % 4]) for i, r in enumerate(requests(12, stop_ids=frozenset({7})))]
+
+    assert run(llama, asked, pace=pace) == alone(llama, asked)
+
+
+def test_prompts_that_are_the_same_are_read_once_and_part_by_their_seeds(llama: LlamaWeights):
+    asked = [
+        Request(id=str(i), prompt_ids=(5, 9, 2), max_new_tokens=9, sampling=Sampling(temperature=1.0, seed=i))
+        for i in range(7)
+    ]
+    asked.append(Request(id="other", prompt_ids=(5, 9), max_new_tokens=9))
+
+    found = run(llama, asked, num_slots=8)
+
+    assert found == alone(llama, asked)
+    assert len({c.ids for c in found.values()}) > 4, "seeds must matter"
+
+
+def test_a_step_runs_on_as_many_rows_as_there_are_sequences_left(llama: LlamaWeights):
+    runner, sizes = BatchRunner(BatchLlama(llama, 4, 64), Pace(sizes=(1, 2, 4))), []
+    forward = runner.model.forward
+
+    def counted(tokens: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        sizes.append(len(tokens))
+        return forward(tokens, lengths)
+
+    runner.model.forward = counted  # type: ignore[method-assign,assignment]
+    asked = [Request(id=str(n), prompt_ids=(n,), max_new_tokens=n) for n in (3, 5, 5, 9)]
+
+    list(BatchGenerator(runner, decode).run(asked, Silent()))
+
+    assert sizes == [4, 4, 4, 4, 1, 1, 1, 1]
 
 
 def test_a_sampled_text_depends_on_its_own_seed_and_not_on_its_neighbours(llama: LlamaWeights):
@@ -116,7 +178,7 @@ def test_a_request_that_cannot_fit_is_refused_at_the_start():
 def test_bytes_of_a_position_are_those_of_the_cache(llama: LlamaWeights):
     model = BatchLlama(llama, num_slots=3, capacity=64)
 
-    cache = model._keys.numel() + model._values.numel()
+    cache = model.cache.numel()
     assert 4 * cache == 3 * 64 * bytes_per_position(llama)
 
 
@@ -180,15 +242,49 @@ def test_from_a_folder_to_a_file(tmp_path: Path):
     assert found.keys() == {r.id for r in asked}
 
 
+@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss", "deepseek_v3", "gemma3_text", "cohere"])
+def test_a_target_outside_the_fast_path_is_answered_through_transformers(tmp_path: Path, kind: str):
+    tiny_target(kind).save_pretrained(tmp_path / "target")
+    asked = [replace(r, stop_ids=frozenset({7})) for r in requests(5)]
+    asked[2] = replace(asked[2], sampling=Sampling(temperature=1.0, seed=4))
+    talk, placement = Silent(), place("float32", "cpu")
+
+    found = complete_prompts(
+        tmp_path / "target",
+        asked,
+        tmp_path / "answers.jsonl",
+        placement=placement,
+        decode=decode,
+        target="tiny",
+        settings=BatchSettings(max_batch=3),
+        talk=talk,
+    )
+
+    engine = Engine(TransformersTarget(Target.load(tmp_path / "target", placement)))
+    for request in asked:
+        limits = Limits(max_new_tokens=request.max_new_tokens, stop_ids=request.stop_ids)
+        text = engine.generate(request.prompt_ids, limits, rule=rule_for(request.sampling))
+        assert list(found[request.id].ids) == text.ids
+    assert "through transformers" in talk.notes[0]
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+def mixed_requests() -> list[Request]:
+    samplings = [Sampling(), Sampling(temperature=1.0, seed=1), Sampling(temperature=0.8, top_p=0.9, top_k=9, seed=2)]
+    return [replace(r, sampling=samplings[i % 3]) for i, r in enumerate(requests(19, stop_ids=frozenset({7, 30})))]
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_writes_the_texts_of_the_cpu(llama: LlamaWeights, tmp_path: Path):
+@on_gpu
+def test_a_gpu_writes_the_texts_of_the_cpu(tmp_path: Path):
     tiny_target("llama").save_pretrained(tmp_path / "target")
-    asked, texts = requests(9), []
+    texts = []
     for device in ("cpu", "cuda"):
         found = complete_prompts(
             tmp_path / "target",
-            asked,
+            mixed_requests(),
             tmp_path / f"{device}.jsonl",
             placement=place("float32", device),
             decode=decode,
@@ -197,5 +293,22 @@ def test_a_gpu_writes_the_texts_of_the_cpu(llama: LlamaWeights, tmp_path: Path):
             talk=Silent(),
         )
         texts.append({name: c.ids for name, c in found.items()})
+
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_captured_steps_write_what_the_same_steps_write_uncaptured(dtype: torch.dtype):
+    from eyas.engine.batch_triton import TritonBatchOps
+
+    model = tiny_target("llama").to("cuda", dtype)
+    weights = fuse_llama(model.config.to_dict(), model.state_dict().get)
+    texts = []
+    for captures in (False, True):
+        pace = replace(captured_pace(8, steps=3), captures=captures)
+        runner = BatchRunner(BatchLlama(weights, 8, 64, TritonBatchOps()), pace)
+        texts.append({c.id: c.ids for c in BatchGenerator(runner, decode).run(mixed_requests(), Silent())})
 
     assert texts[0] == texts[1]

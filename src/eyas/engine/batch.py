@@ -1,20 +1,19 @@
-"""Thousands of prompts answered in batches: sequences join and leave between steps. Plain decoding.
+"""Thousands of prompts answered in batches: sequences join and leave between blocks of steps. Plain decoding.
 
-A sequence's text depends on its own prompt, settings and seed only (but for the rounding of batched kernels).
+A sequence's text depends on its own prompt, settings and seed only (but for the rounding of batched kernels), and is
+the text of the single-stream engine.
 """
 
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
-import torch
-from torch import Tensor
-
-from eyas.decode.sampling import Sampling, SamplingBatch, draw, token_probs
-from eyas.talk import Talk
+from eyas.decode.sampling import Sampling
+from eyas.engine.batch_runner import BatchRunner, Block
+from eyas.engine.batch_state import NewRow
+from eyas.talk import Progress, Talk
 
 _STOP_TAIL_TOKENS = 24  # a stop string is looked for in the text of so many last tokens
 
@@ -55,49 +54,67 @@ class Completion:
     finish: Literal["stop", "length"]
 
 
-class BatchModel(Protocol):
-    """A target with many sequences in its cache; see `BatchLlama`."""
+class SequenceText:
+    """What a request has written so far, and why it has ended (None while it has not)."""
 
-    num_slots: int
+    def __init__(self, request: Request) -> None:
+        self.request, self.ids = request, list[int]()
+        self.finish: Literal["stop", "length"] | None = None
 
-    @property
-    def device(self) -> torch.device:
-        """Where logits are."""
+    def completion(self) -> Completion:
+        """Of a text that has ended."""
+        assert self.finish is not None, "the text goes on"
+        return Completion(id=self.request.id, ids=tuple(self.ids), finish=self.finish)
 
-    def prefill(self, prompts: Sequence[Sequence[int]], first_slot: int) -> Tensor:
-        """Read prompts into consecutive slots; [B, V] logits after each."""
+    def add(self, tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
+        """Take tokens up to the end of the text; how many were taken."""
+        request, before = self.request, len(self.ids)
+        kept = min(len(tokens), request.max_new_tokens - before)
+        at = next((i for i in range(kept) if tokens[i] in request.stop_ids), None)
+        self.ids += tokens[: kept if at is None else at + 1]
+        ended = self._stop_string(before, decode) if request.stop_strings else None
+        if ended is not None:
+            del self.ids[ended:]
+        if at is not None or ended is not None:
+            self.finish = "stop"
+        elif len(self.ids) == request.max_new_tokens:
+            self.finish = "length"
+        return len(self.ids) - before
 
-    def step(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
-        """Read one id more in each of the first B slots; [B, V] logits."""
+    def _stop_string(self, before: int, decode: Callable[[Sequence[int]], str]) -> int | None:
+        """How many ids the text has when a stop string has come with one of the ids after the first `before`."""
 
-    def move(self, source: int, to: int, length: int) -> None:
-        """Copy a sequence into another slot."""
+        def is_in(text: str) -> bool:
+            return any(stop in text for stop in self.request.stop_strings)
+
+        if not is_in(decode(self.ids[max(0, before + 1 - _STOP_TAIL_TOKENS) :])):
+            return None  # one decoding for a whole block, in nearly all cases
+        ends = range(before + 1, len(self.ids) + 1)
+        return next((end for end in ends if is_in(decode(self.ids[max(0, end - _STOP_TAIL_TOKENS) : end]))), None)
 
 
 class _Sequence:
-    """An active request: what it has written, how long it is in the cache, its own random numbers."""
+    """A text that has a row, or whose last tokens are still to be read."""
 
-    def __init__(self, request: Request) -> None:
-        self.request, self.ids, self.cached = request, list[int](), len(request.prompt_ids)
-        self.chance = random.Random(request.sampling.seed)
+    def __init__(self, request: Request, row: int) -> None:
+        self.request, self.text = request, SequenceText(request)
+        self.row: int | None = row  # None once nothing more is launched for it
+        self.num_launched = 0  # tokens read and in flight
 
-    def finish(self, decode: Callable[[Sequence[int]], str]) -> Literal["stop", "length"] | None:
-        """Why the text has ended; None while it has not."""
-        request = self.request
-        if self.ids[-1] in request.stop_ids:
-            return "stop"
-        if request.stop_strings:
-            tail = decode(self.ids[-_STOP_TAIL_TOKENS:])
-            if any(stop in tail for stop in request.stop_strings):
-                return "stop"
-        return "length" if len(self.ids) >= request.max_new_tokens else None
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A block in flight: per row the sequence that it belongs to, and whether its token before the block is news."""
+
+    block: Block
+    rows: tuple[tuple[int, _Sequence, bool], ...]
 
 
 class BatchGenerator:
     """Runs requests through a model.
 
     Args:
-        model: with its cache.
+        runner: the model with its rows.
         decode: ids to text, for stop strings.
         max_prefill_tokens: padded prompt tokens read at once.
         clock: seconds.
@@ -105,85 +122,120 @@ class BatchGenerator:
 
     def __init__(
         self,
-        model: BatchModel,
+        runner: BatchRunner,
         decode: Callable[[Sequence[int]], str],
         *,
         max_prefill_tokens: int = 4096,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._model, self._decode, self._clock = model, decode, clock
+        self._runner, self._decode, self._clock = runner, decode, clock
         self._max_prefill_tokens = max_prefill_tokens
-        self._active: list[_Sequence] = []
-        self._settings: SamplingBatch | None = None  # of the active sequences; None after a change
-        self._last_round: Sequence[_Sequence] = ()
+        self._rows: list[_Sequence | None] = [None] * runner.model.num_slots
+        self._new: set[int] = set()  # rows whose first token is still to be read
+        self._flying: deque[_Launched] = deque()
+        self._num_tokens = 0
 
     def run(self, requests: Sequence[Request], talk: Talk) -> Iterator[Completion]:
-        """Answers in the order in which they end."""
-        waiting, started, num_tokens = deque(requests), self._clock(), 0
+        """Answers in the order in which their ends are noticed."""
+        waiting, started = deque(requests), self._clock()
+        self._num_tokens = 0
         with talk.progress("generate", len(requests), "prompts") as progress:
-            while waiting or self._active:
-                if self._should_join(len(waiting)):
-                    self._join(waiting)
-                else:
-                    self._step()
-                num_tokens += len(self._last_round)
-                for completion in self._leave():
-                    progress.advance()
-                    yield completion
-                seconds = self._clock() - started
-                progress.say(f"{num_tokens / seconds if seconds else 0:.0f} tokens/s, {len(self._active)} at a time")
+            while waiting or self._flying or self._num_active:
+                self._join(waiting)
+                if not waiting:
+                    self._close_ranks()
+                if self._num_active:
+                    self._launch()
+                if len(self._flying) > self._runner.pace.lookahead or not self._num_active:
+                    yield from self._read(progress)
+                    seconds = self._clock() - started
+                    speed = self._num_tokens / seconds if seconds else 0
+                    progress.say(f"{speed:.0f} tokens/s, {self._num_active} at a time")
 
-    def _should_join(self, num_waiting: int) -> bool:
-        """Wait for a few free slots: reading prompts one by one would stop everybody else each time."""
-        num_free = self._model.num_slots - len(self._active)
-        return num_waiting > 0 and (not self._active or num_free >= max(1, self._model.num_slots // 16))
+    @property
+    def _num_active(self) -> int:
+        return sum(sequence is not None for sequence in self._rows)
 
     def _join(self, waiting: deque[Request]) -> None:
-        first, joining, longest = len(self._active), list[_Sequence](), 0
-        while waiting and first + len(joining) < self._model.num_slots:
-            longest = max(longest, len(waiting[0].prompt_ids))
-            if joining and longest * (len(joining) + 1) > self._max_prefill_tokens:
-                break
-            joining.append(_Sequence(waiting.popleft()))
-        logits = self._model.prefill([s.request.prompt_ids for s in joining], first)
-        self._active += joining
-        self._settings = None
-        self._write(joining, logits, SamplingBatch.of([s.request.sampling for s in joining], logits.device))
+        """Fill free rows; a few at a time, since reading prompts one by one would stop everybody else each time."""
+        free = [row for row, sequence in enumerate(self._rows) if sequence is None]
+        if not waiting or (len(free) < len(self._rows) and len(free) < max(1, len(self._rows) // 16)):
+            return
+        joining = [waiting.popleft() for _ in range(min(len(free), len(waiting)))]
+        joining.sort(key=lambda request: len(request.prompt_ids))  # little padding
+        while joining:
+            longest, num = 0, 0
+            for request in joining:
+                longest = max(longest, len(request.prompt_ids))
+                if num and longest * (num + 1) > self._max_prefill_tokens:
+                    break
+                num += 1
+            self._prefill(joining[:num], free[:num])
+            del joining[:num], free[:num]
 
-    def _step(self) -> None:
-        active, device = self._active, self._model.device
-        ids = torch.tensor([s.ids[-1] for s in active], device=device)
-        lengths = [s.cached for s in active]
-        logits = self._model.step(ids, torch.tensor(lengths, device=device), max(lengths))
-        for sequence in active:
-            sequence.cached += 1
-        if self._settings is None:
-            self._settings = SamplingBatch.of([s.request.sampling for s in active], device)
-        self._write(active, logits, self._settings)
+    def _prefill(self, requests: Sequence[Request], rows: Sequence[int]) -> None:
+        new = [
+            NewRow(row=row, length=len(r.prompt_ids), sampling=r.sampling, num_drawn=r.max_new_tokens)
+            for row, r in zip(rows, requests, strict=True)
+        ]
+        self._runner.join(new, [r.prompt_ids for r in requests])
+        for row, request in zip(rows, requests, strict=True):
+            self._rows[row] = _Sequence(request, row)
+        self._new.update(rows)
 
-    def _write(self, sequences: Sequence[_Sequence], logits: Tensor, settings: SamplingBatch) -> None:
-        """Choose each sequence's next token."""
-        if all(s.request.sampling.is_greedy for s in sequences):
-            chosen = logits.argmax(-1)
-        else:
-            uniform = torch.tensor([s.chance.random() for s in sequences], dtype=torch.float64)
-            chosen = draw(token_probs(logits, settings), uniform.to(logits.device))
-        for sequence, token in zip(sequences, chosen.tolist(), strict=True):
-            sequence.ids.append(token)
-        self._last_round = sequences
+    def _close_ranks(self) -> None:
+        """With nobody waiting, sequences move to the first rows, so that steps become smaller."""
+        used = [row for row, sequence in enumerate(self._rows) if sequence is not None]
+        size = self._runner.pace.rows(max(1, len(used)))
+        sources = [row for row in used if row >= size]
+        if not sources:
+            return
+        goals = [row for row in range(size) if self._rows[row] is None][: len(sources)]
+        moving = [sequence for row in sources if (sequence := self._rows[row]) is not None]
+        length = max(len(s.request.prompt_ids) + s.num_launched for s in moving)
+        self._runner.move(sources, goals, length)
+        for sequence, source, goal in zip(moving, sources, goals, strict=True):
+            self._rows[goal], self._rows[source], sequence.row = sequence, None, goal
+            if source in self._new:
+                self._new.remove(source)
+                self._new.add(goal)
 
-    def _leave(self) -> Iterator[Completion]:
-        """Take out sequences that have ended; the last one moves into the hole."""
-        slot = 0
-        while slot < len(self._active):
-            sequence = self._active[slot]
-            finish = sequence.finish(self._decode)
-            if finish is None:
-                slot += 1
+    def _launch(self) -> None:
+        """A block of steps; rows whose texts then are as long as they may be become free at once."""
+        used = [(row, sequence) for row, sequence in enumerate(self._rows) if sequence is not None]
+        missing = [s.request.max_new_tokens - s.num_launched - (row in self._new) for row, s in used]
+        steps = min(self._runner.pace.steps, max(missing))
+        block = self._runner.launch(used[-1][0] + 1, steps)
+        self._flying.append(_Launched(block, tuple((row, s, row in self._new) for row, s in used)))
+        full = list[int]()
+        for (row, sequence), num_missing in zip(used, missing, strict=True):
+            sequence.num_launched += steps + (row in self._new)
+            if num_missing <= steps:
+                full.append(row)
+        self._new.clear()
+        self._free(full)
+
+    def _read(self, progress: Progress) -> Iterator[Completion]:
+        """Take in the oldest block in flight."""
+        launched = self._flying.popleft()
+        columns = launched.block.tokens()
+        ended = list[int]()
+        for row, sequence, is_new in launched.rows:
+            if sequence.text.finish is not None:
+                continue  # it ran on past its end
+            self._num_tokens += sequence.text.add(columns[row] if is_new else columns[row][1:], self._decode)
+            if sequence.text.finish is None:
                 continue
-            last = self._active.pop()
-            if last is not sequence:
-                self._model.move(len(self._active), slot, last.cached)
-                self._active[slot] = last
-            self._settings = None
-            yield Completion(id=sequence.request.id, ids=tuple(sequence.ids), finish=finish)
+            if sequence.row is not None:
+                ended.append(sequence.row)
+            progress.advance()
+            yield sequence.text.completion()
+        self._free(ended)
+
+    def _free(self, rows: Sequence[int]) -> None:
+        if rows:
+            self._runner.state.leave(rows)
+        for row in rows:
+            sequence = self._rows[row]
+            assert sequence is not None, "only a row in use can be freed"
+            self._rows[row], sequence.row = None, None

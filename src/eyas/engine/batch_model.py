@@ -1,9 +1,10 @@
-"""A Llama-family target with many sequences in its cache, each with its own length. Plain decoding only.
+"""A Llama-family target with many sequences in its cache, each with its own length: one pass, in reading order.
 
-Active sequences always fill the first slots of the cache, so that a step works on one dense block of it.
+A pass reads M new rows of each of the first B slots (M = 1 for a step of plain decoding, K + 1 to verify K drafts), or
+prompts into any slots.
 
-Shapes: B sequences, T positions, H hidden, N query heads, M key/value heads, d head width, S slots, C capacity of a
-slot in positions, V vocabulary.
+Shapes: B sequences, M new rows of each, R = B * M rows, H hidden, S slots, C capacity of a slot in positions,
+V vocabulary, A aux states.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.engine.block_stack import rotate
-from eyas.engine.llama_weights import BlockWeights, LlamaWeights
+from eyas.engine.batch_ops import BatchOps, EagerBatchOps, Place, place_prompts
+from eyas.engine.llama_weights import LlamaWeights
 
-# A step attends to the longest live length, rounded up: few different shapes keep kernels and allocations reusable.
-_LENGTH_STEP = 64
+_CAPACITY_STEP = 64
 
 
 def bytes_per_position(weights: LlamaWeights) -> int:
@@ -25,25 +25,36 @@ def bytes_per_position(weights: LlamaWeights) -> int:
     return 2 * len(weights.blocks) * shape.num_kv_heads * shape.head_dim * weights.head.element_size()
 
 
+def rounded_capacity(positions: int) -> int:
+    """Positions that a slot for so many gets."""
+    return -(-positions // _CAPACITY_STEP) * _CAPACITY_STEP
+
+
+def upload(values: Sequence[object], device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
+    """A tensor on the device, without waiting for what the device is doing."""
+    tensor = torch.tensor(values, dtype=dtype)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
 class BatchLlama:
     """Fused weights with a slotted cache.
 
     Args:
         weights: device and dtype are theirs.
         num_slots: S, most sequences at a time.
-        capacity: C.
+        capacity: C, rounded up.
+        ops: of a pass over new rows; prompts are read eagerly.
     """
 
-    def __init__(self, weights: LlamaWeights, num_slots: int, capacity: int) -> None:
+    def __init__(self, weights: LlamaWeights, num_slots: int, capacity: int, ops: BatchOps | None = None) -> None:
         assert weights.shape.window is None or weights.shape.window >= capacity, "batches have no sliding window"
-        self.weights, self.num_slots = weights, num_slots
-        self.capacity = -(-capacity // _LENGTH_STEP) * _LENGTH_STEP
+        self.weights, self.num_slots, self.capacity = weights, num_slots, rounded_capacity(capacity)
+        self.ops: BatchOps = ops or EagerBatchOps()
         shape, head = weights.shape, weights.head
-        size = (len(weights.blocks), num_slots, shape.num_kv_heads, self.capacity, shape.head_dim)
-        self._keys, self._values = head.new_zeros(size), head.new_zeros(size)
+        size = (len(weights.blocks), 2, num_slots, shape.num_kv_heads, self.capacity, shape.head_dim)
+        self.cache = head.new_zeros(size)
         angles = torch.arange(self.capacity)[:, None].float() * weights.inverse_frequencies
-        self._cos = (angles.cos() * weights.rope_scale).to(head)
-        self._sin = (angles.sin() * weights.rope_scale).to(head)
+        self._rope = ((angles.cos() * weights.rope_scale).to(head), (angles.sin() * weights.rope_scale).to(head))
 
     @property
     def device(self) -> torch.device:
@@ -51,80 +62,81 @@ class BatchLlama:
         return self.weights.head.device
 
     @torch.inference_mode()
-    def prefill(self, prompts: Sequence[Sequence[int]], first_slot: int) -> Tensor:
-        """Read prompts into slots first_slot, first_slot + 1 …; [B, V] logits after each."""
-        lengths = torch.tensor([len(p) for p in prompts], device=self.device)
+    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
+        """Read prompts into slots; [B, V] logits after each. A prompt that occurs twice is read once."""
+        different: dict[tuple[int, ...], int] = {}
+        which = [different.setdefault(tuple(prompt), len(different)) for prompt in prompts]
+        first_slots = dict(zip(reversed(which), reversed(slots), strict=True))
+        logits = self._read(list(different), [first_slots[i] for i in range(len(different))])
+        if len(different) == len(prompts):
+            return logits
+        copies = [(first_slots[i], slot) for i, slot in zip(which, slots, strict=True) if first_slots[i] != slot]
+        self.move(*zip(*copies, strict=True), max(map(len, prompts)))
+        return logits[upload(which, self.device)]
+
+    def _read(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
         longest = max(map(len, prompts))
         padded = [[*p, *[0] * (longest - len(p))] for p in prompts]  # never seen: attention is causal
-        slots = slice(first_slot, first_slot + len(prompts))
-        residual = F.embedding(torch.tensor(padded, device=self.device), self.weights.embedding)
-        cos, sin = self._cos[:longest], self._sin[:longest]
-        for index, block in enumerate(self.weights.blocks):
-            q, k, v = self._project(block, residual, cos, sin)
-            self._keys[index, slots, :, :longest] = k
-            self._values[index, slots, :, :longest] = v
-            out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-            residual = self._finish(block, residual, out)
-        last = residual[torch.arange(len(prompts), device=self.device), lengths - 1]
-        return self._head(last)
+        ends = upload([row * longest + len(p) - 1 for row, p in enumerate(prompts)], self.device)
+        place = place_prompts(upload(slots, self.device), longest, self._rope)
+        normed = self._pass(EagerBatchOps(), upload(padded, self.device).flatten(), place, {}, None)
+        return F.linear(normed[ends], self.weights.head)
 
     @torch.inference_mode()
-    def step(self, ids: Tensor, lengths: Tensor, longest: int) -> Tensor:
-        """Read one id more in each of the first B slots.
+    def forward(
+        self,
+        tokens: Tensor,
+        lengths: Tensor,
+        aux_boundaries: Sequence[int] = (),
+        aux_states: Tensor | None = None,
+    ) -> Tensor:
+        """Read M tokens more in each of the first B slots.
 
         Args:
-            ids: [B].
-            lengths: [B] positions cached so far; the id goes to that position.
-            longest: max of `lengths`, known to the caller without asking the device.
+            tokens: [B, M].
+            lengths: [B] positions cached so far.
+            aux_boundaries: A, ascending or not.
+            aux_states: [R, A * H], written.
 
         Returns:
-            [B, V] logits.
+            [R, V] logits.
         """
-        num, shape = ids.shape[0], self.weights.shape
-        live = min(self.capacity, -(-(longest + 1) // _LENGTH_STEP) * _LENGTH_STEP)
-        rows = torch.arange(num, device=self.device)
-        mask = (torch.arange(live, device=self.device) <= lengths[:, None])[:, None, None]
-        cos, sin = self._cos[lengths][:, None, None], self._sin[lengths][:, None, None]
-        residual = F.embedding(ids, self.weights.embedding)[:, None]
-        group = shape.num_heads // shape.num_kv_heads
-        for index, block in enumerate(self.weights.blocks):
-            q, k, v = self._project(block, residual, cos, sin)
-            keys, values = self._keys[index], self._values[index]
-            keys[rows, :, lengths] = k[:, :, 0]
-            values[rows, :, lengths] = v[:, :, 0]
-            # The query heads of a group stand as rows of one head: keys are not repeated in memory.
-            grouped = q.reshape(num, shape.num_kv_heads, group, shape.head_dim)
-            out = F.scaled_dot_product_attention(grouped, keys[:num, :, :live], values[:num, :, :live], attn_mask=mask)
-            residual = self._finish(block, residual, out.reshape(num, shape.num_heads, 1, shape.head_dim))
-        return self._head(residual[:, 0])
+        place = self.ops.place(lengths, tokens.shape[1], self._rope)
+        taps: dict[int, list[int]] = {}
+        for index, boundary in enumerate(aux_boundaries):
+            taps.setdefault(boundary, []).append(index)
+        return F.linear(self._pass(self.ops, tokens.flatten(), place, taps, aux_states), self.weights.head)
 
-    def move(self, source: int, to: int, length: int) -> None:
-        """Copy a sequence of `length` positions into another slot."""
-        self._keys[:, to, :, :length] = self._keys[:, source, :, :length]
-        self._values[:, to, :, :length] = self._values[:, source, :, :length]
+    def _pass(
+        self, ops: BatchOps, ids: Tensor, place: Place, taps: dict[int, list[int]], aux_states: Tensor | None
+    ) -> Tensor:
+        """[R, H] after the final norm."""
+        blocks, shape, eps = self.weights.blocks, self.weights.shape, self.weights.shape.eps
+        norms = [*(block.input_norm for block in blocks), self.weights.norm]
+        residual = F.embedding(ids, self.weights.embedding)
+        _tap(taps.get(0), residual, aux_states)
+        assert norms[0] is not None, "a target's blocks have an input norm"
+        x = ops.norm(residual, norms[0], eps)
+        for index, block in enumerate(blocks):
+            cache, next_norm = self.cache[index], norms[index + 1]
+            assert next_norm is not None, "a target's blocks have an input norm"
+            query = ops.turn(F.linear(x, block.qkv, block.qkv_bias), shape, block, cache, place)
+            attended = ops.attend(query, shape, cache, place)
+            x = ops.add_norm(residual, F.linear(attended, block.o), block.post_norm, eps)
+            inner = ops.swiglu(F.linear(x, block.gate_up))
+            x = ops.add_norm(residual, F.linear(inner, block.down), next_norm, eps)
+            _tap(taps.get(index + 1), residual, aux_states)
+        return x
 
-    def _project(self, w: BlockWeights, residual: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated q [B, N, T, d], rotated k and v [B, M, T, d]."""
-        s = self.weights.shape
-        assert w.input_norm is not None, "a target's blocks have an input norm"
-        x = torch.rms_norm(residual, (s.hidden,), w.input_norm, s.eps)
-        fused = F.linear(x, w.qkv, w.qkv_bias).view(*x.shape[:2], -1, s.head_dim).transpose(1, 2)
-        qk, v = torch.split(fused, [s.num_heads + s.num_kv_heads, s.num_kv_heads], dim=1)
-        if w.q_norm is not None and w.k_norm is not None:
-            q = torch.rms_norm(qk[:, : s.num_heads], (s.head_dim,), w.q_norm, s.eps)
-            k = torch.rms_norm(qk[:, s.num_heads :], (s.head_dim,), w.k_norm, s.eps)
-            qk = torch.cat((q, k), 1)
-        qk = rotate(qk, cos, sin)  # both at once: on a GPU a step is bound by the number of kernels
-        return qk[:, : s.num_heads], qk[:, s.num_heads :], v
+    @torch.inference_mode()
+    def move(self, sources: Sequence[int], to: Sequence[int], length: int) -> None:
+        """Copy sequences of at most `length` positions into other slots; no slot is source and goal."""
+        source_slots, to_slots = upload(sources, self.device), upload(to, self.device)
+        self.cache[:, :, to_slots, :, :length] = self.cache[:, :, source_slots, :, :length]
 
-    def _finish(self, w: BlockWeights, residual: Tensor, attended: Tensor) -> Tensor:
-        """[B, T, H] after the block, from attention's output [B, N, T, d]."""
-        s = self.weights.shape
-        residual = residual + F.linear(attended.transpose(1, 2).flatten(2), w.o)
-        x = torch.rms_norm(residual, (s.hidden,), w.post_norm, s.eps)
-        gate, up = F.linear(x, w.gate_up).chunk(2, -1)
-        return residual + F.linear(F.silu(gate) * up, w.down)
 
-    def _head(self, residual: Tensor) -> Tensor:
-        s = self.weights.shape
-        return F.linear(torch.rms_norm(residual, (s.hidden,), self.weights.norm, s.eps), self.weights.head)
+def _tap(indices: list[int] | None, residual: Tensor, aux_states: Tensor | None) -> None:
+    for index in indices or ():
+        assert aux_states is not None, "tapped states need a place to go to"
+        width = residual.shape[1]
+        aux_states[:, index * width : (index + 1) * width] = residual

@@ -1,5 +1,6 @@
 """From a target's folder and requests to answers in batches, with memory planned before anything is read."""
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,14 @@ import torch
 
 from eyas.engine.batch import BatchGenerator, Completion, Request
 from eyas.engine.batch_file import complete_to_file
-from eyas.engine.batch_model import BatchLlama, bytes_per_position
+from eyas.engine.batch_model import BatchLlama, bytes_per_position, rounded_capacity
 from eyas.engine.batch_plan import BatchPlan, default_budget, plan_batch
-from eyas.engine.llama_weights import LlamaWeights, read_llama
+from eyas.engine.batch_runner import BatchRunner, Pace, captured_pace
+from eyas.engine.batch_transformers import TransformersBatch
+from eyas.engine.cuda_open import why_not_captured
+from eyas.engine.llama_weights import LlamaWeights, read_llama, why_not_fast
 from eyas.models.placement import Placement
+from eyas.models.target import Target
 from eyas.talk import Talk
 
 
@@ -28,7 +33,7 @@ class BatchSettings:
 
     max_batch: int = 256
     budget_bytes: int | None = None
-    max_prefill_tokens: int = 4096
+    max_prefill_tokens: int = 16384
 
 
 def complete_prompts(
@@ -45,7 +50,7 @@ def complete_prompts(
     """Answer every request into `out`, resumably.
 
     Args:
-        folder: of a Llama-family target (`llama_weights.why_not_fast`).
+        folder: of a target; the Llama family (`llama_weights.why_not_fast`) is fast.
         requests: with different ids, at least one.
         out: JSONL that is appended to.
         placement: dtype and device.
@@ -58,27 +63,65 @@ def complete_prompts(
         All answers by request id, earlier runs' included.
 
     Raises:
-        BatchMemoryTooSmall: the longest request does not fit the budget.
+        BatchMemoryTooSmall: the longest request does not fit the budget (Llama family).
         CompletionsOfAnotherRun: `out` was begun for something else.
     """
-    weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
+    reason = why_not_fast(json.loads((folder / "config.json").read_text()))
+    if reason is None:
+        weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
+        run = _fast(weights, requests, decode, settings, talk)
+    else:
+        talk.note(f"the target goes through transformers, which is many times slower: {reason}")
+        run = TransformersBatch(Target.load(folder, placement), decode, talk, max_batch=settings.max_batch).run
+    return complete_to_file(out, requests, run, target=target, talk=talk)
+
+
+def _fast(
+    weights: LlamaWeights,
+    requests: Sequence[Request],
+    decode: Callable[[Sequence[int]], str],
+    settings: BatchSettings,
+    talk: Talk,
+) -> Callable[[Sequence[Request]], Iterable[Completion]]:
     plan = plan_for(weights, requests, settings)
     talk.line(f"{plan.num_slots} sequences at a time, {plan.num_bytes / 2**20:.0f} MiB of cache")
+    reason = why_not_captured(weights.head.device)
+    if reason is not None and weights.head.device.type == "cuda":
+        talk.note(f"steps are not captured, which is many times slower: {reason}")
 
     def run(remaining: Sequence[Request]) -> Iterable[Completion]:
-        model = BatchLlama(weights, plan.num_slots, plan.capacity)
-        return BatchGenerator(model, decode, max_prefill_tokens=settings.max_prefill_tokens).run(remaining, talk)
+        runner = runner_for(weights, plan)
+        return BatchGenerator(runner, decode, max_prefill_tokens=settings.max_prefill_tokens).run(remaining, talk)
 
-    return complete_to_file(out, requests, run, target=target, talk=talk)
+    return run
 
 
 def plan_for(weights: LlamaWeights, requests: Sequence[Request], settings: BatchSettings) -> BatchPlan:
     """The cache for these requests."""
-    longest = max(len(r.prompt_ids) + r.max_new_tokens for r in requests)
+    longest = rounded_capacity(max(len(r.prompt_ids) + r.max_new_tokens for r in requests))
     budget = settings.budget_bytes
     if budget is None:
         budget = default_budget(_free_bytes(weights.head.device))
     return plan_batch(longest, len(requests), settings.max_batch, bytes_per_position(weights), budget)
+
+
+def runner_for(weights: LlamaWeights, plan: BatchPlan, *, captures: bool | None = None) -> BatchRunner:
+    """The model with its cache, as fast as the device allows.
+
+    Args:
+        weights: of the target.
+        plan: of the cache.
+        captures: steps as CUDA graphs of Triton kernels; None = where that is possible.
+    """
+    if captures is None:
+        captures = why_not_captured(weights.head.device) is None
+    ops, pace = None, Pace()
+    if captures:
+        from eyas.engine.batch_triton import TritonBatchOps
+
+        ops, pace = TritonBatchOps(), captured_pace(plan.num_slots)
+    model = BatchLlama(weights, plan.num_slots, plan.capacity, ops)
+    return BatchRunner(model, pace)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -1,0 +1,119 @@
+"""The operations of a batched pass as Triton kernels: nothing is read on the host, so that a pass can be captured.
+
+Importing this needs Triton. Under TRITON_INTERPRET=1 the same kernels run on the CPU (slowly), for tests.
+"""
+
+from math import sqrt
+
+import torch
+import triton
+from torch import Tensor
+
+from eyas.decode.sampling import SamplingBatch
+from eyas.engine.batch_ops import Place
+from eyas.engine.kernels.batch import add_norm_kernel, attend_kernel, swiglu_kernel, turn_kernel
+from eyas.engine.kernels.draw import draw_kernel
+from eyas.engine.llama_weights import BlockWeights, LlamaShape
+
+
+class TritonBatchOps:
+    """See `batch_ops.BatchOps`."""
+
+    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor]) -> Place:
+        """See `BatchOps.place`."""
+        return Place(lengths=lengths, num_new=num_new, cos=rope[0], sin=rope[1])
+
+    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `BatchOps.norm`."""
+        return self._norm(x, x, weight, eps, adds=False)
+
+    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """See `BatchOps.add_norm`."""
+        return self._norm(residual, x, weight, eps, adds=True)
+
+    def _norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float, *, adds: bool) -> Tensor:
+        num_rows, width = residual.shape
+        out, block = torch.empty_like(residual), triton.next_power_of_2(width)
+        add_norm_kernel[(num_rows,)](
+            residual, x, weight, eps, out, E=width, BE=block, ADD=adds, num_warps=4 if block <= 2048 else 8
+        )
+        return out
+
+    def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: Place) -> Tensor:
+        """See `BatchOps.turn`."""
+        heads, groups, width = shape.num_heads, shape.num_kv_heads, shape.head_dim
+        query = qkv.new_empty(qkv.shape[0], heads * width)
+        has_norm = block.q_norm is not None and block.k_norm is not None
+        turn_kernel[(qkv.shape[0],)](
+            qkv,
+            place.lengths,
+            block.q_norm if has_norm else qkv,
+            block.k_norm if has_norm else qkv,
+            shape.eps,
+            place.cos,
+            place.sin,
+            query,
+            cache[0],
+            cache[1],
+            cache.shape[3],
+            N=heads,
+            G=groups,
+            D=width,
+            M=place.num_new,
+            BN=triton.next_power_of_2(heads + groups),
+            BG=triton.next_power_of_2(groups),
+            BD=triton.next_power_of_2(width // 2),
+            NORM=has_norm,
+            num_warps=4,
+        )
+        return query
+
+    def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: Place) -> Tensor:
+        """See `BatchOps.attend`."""
+        heads, groups, width = shape.num_heads, shape.num_kv_heads, shape.head_dim
+        out, padded = torch.empty_like(query), max(16, triton.next_power_of_2(width))
+        attend_kernel[(len(place.lengths), groups)](
+            query,
+            cache[0],
+            cache[1],
+            place.lengths,
+            1 / sqrt(width),
+            out,
+            cache.shape[3],
+            N=heads,
+            G=groups,
+            D=width,
+            M=place.num_new,
+            BR=max(16, triton.next_power_of_2(place.num_new * heads // groups)),
+            BD=padded,
+            BL=64,
+            num_warps=4,
+            num_stages=3 if query.element_size() == 2 else 1,
+        )
+        return out
+
+    def swiglu(self, gate_up: Tensor) -> Tensor:
+        """See `BatchOps.swiglu`."""
+        num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(num_rows, width)
+        block = min(1024, triton.next_power_of_2(width))
+        swiglu_kernel[(num_rows, triton.cdiv(width, block))](gate_up, out, width, BI=block, num_warps=4)
+        return out
+
+    def draw(self, logits: Tensor, settings: SamplingBatch, uniform: Tensor) -> Tensor:
+        """See `BatchOps.draw`."""
+        num_rows, vocab = logits.shape
+        out = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+        draw_kernel[(num_rows,)](
+            logits,
+            settings.temperature,
+            settings.top_k,
+            settings.top_p,
+            settings.min_p,
+            uniform,
+            out,
+            vocab,
+            BV=min(4096, triton.next_power_of_2(vocab)),
+            num_warps=8,
+        )
+        return out
