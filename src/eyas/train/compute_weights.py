@@ -131,8 +131,8 @@ def _accumulated(total: Tensor | None, grad_out: Tensor, x: Tensor, dtype: torch
         return left @ x if total is None else total.addmm_(left, x)
     if _sums_wide(x):  # the product's own fp32 sum goes to memory, or onto what is there, unrounded
         if total is None:
-            return torch.ops.aten.mm.dtype(left, x, dtype)
-        return torch.ops.aten.addmm.dtype_out(total, left, x, dtype, out=total)
+            return cast(Tensor, torch.ops.aten.mm.dtype(left, x, dtype))
+        return cast(Tensor, torch.ops.aten.addmm.dtype_out(total, left, x, dtype, out=total))
     product = (left @ x).to(dtype)
     return product if total is None else total.add_(product)
 

@@ -62,7 +62,7 @@ class PaddedStates:
         """See `PackedTarget`."""
         ids = to_padded(packed, packed.ids)
         at_once = max(1, self._most_tokens // ids.shape[1])
-        parts = [self._target.forward(part, aux_boundaries) for part in ids.split(at_once)]
+        parts = [self._target.forward(part, aux_boundaries) for part in torch.split(ids, at_once)]
         aux, last = torch.cat([p.aux for p in parts]), torch.cat([p.last for p in parts])
         return PackedStates(aux=from_padded(packed, aux), last=from_padded(packed, last))
 
@@ -111,7 +111,7 @@ class LlamaStates:
     def _normed_heads(self, qkv: Tensor, q_norm: Tensor, k_norm: Tensor) -> Tensor:
         heads, eps = self._heads, self._weights.shape.eps
         split = qkv.view(len(qkv), heads.total, heads.width)
-        query, key, value = split.split([heads.num_query, heads.num_kv, heads.num_kv], 1)
+        query, key, value = torch.split(split, [heads.num_query, heads.num_kv, heads.num_kv], 1)
         query, key = F.rms_norm(query, q_norm.shape, q_norm, eps), F.rms_norm(key, k_norm.shape, k_norm, eps)
         return torch.cat((query, key, value), 1).flatten(1)
 

@@ -77,7 +77,7 @@ def pack(rows: Sequence[TokenRow], num_steps: int, device: torch.device, multipl
     picks = np.where(is_target, teachers[None, :] - back, total - 1)
     parts = [ids, positions, starts, teachers, picks.ravel(), is_target.ravel()]
     uploaded = _upload(np.concatenate([part.astype(np.int32) for part in parts]), device)
-    on_device = uploaded.split([len(part) for part in parts])
+    on_device = torch.split(uploaded, [len(part) for part in parts])
     return Packed(
         ids=on_device[0].long(),
         positions=on_device[1].clone(),  # its own allocation: aligned, as kernels like it

@@ -110,7 +110,7 @@ class PlainRows:
         split = qkv.view(len(qkv), heads.total, heads.width)
         num_turned = heads.num_query + heads.num_kv
         turned = _turn(split[:, :num_turned], angles, positions + offset, 1.0)
-        query, key = turned.split([heads.num_query, heads.num_kv], 1)
+        query, key = torch.split(turned, [heads.num_query, heads.num_kv], 1)
         return query.contiguous(), torch.cat((key, split[:, num_turned:]), 1)
 
     def rope_backward(
@@ -142,7 +142,7 @@ class PlainRows:
         grad_scores = (weights * ((wide * values).sum(-1) - mean) * scale).unsqueeze(-1)
         num_kv = kv.shape[2] // 2
         grads = (grad_scores * query, weights.unsqueeze(-1) * wide)
-        grouped = [g.unflatten(2, (num_kv, -1)).sum(3) for g in grads]
+        grouped = [g.view(*g.shape[:2], num_kv, -1, g.shape[-1]).sum(3) for g in grads]
         return grad_q + (grad_scores * keys).sum(0).to(grad_q.dtype), torch.cat(grouped, 2).to(kv.dtype)
 
 
