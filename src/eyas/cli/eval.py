@@ -40,10 +40,11 @@ def eval_(
     out: Path | None = None,
     json: JsonFlag = False,
 ) -> int:
-    """Accept length of a draft by replay: what a server with chain drafting and greedy decoding would accept.
+    """Accept length of a draft by replay: what a server with greedy decoding would accept, of chains or (--tree) trees.
 
     The target runs once over each recorded text, the draft's K steps run from all positions at once, and the rounds
-    are walked. Accept length = tokens gained per verify pass, bonus token included: 1.00 means nothing was accepted.
+    are walked; a tree is grown anew for every round. Accept length = tokens gained per verify pass, bonus token
+    included: 1.00 means nothing was accepted.
 
     Parameters
     ----------
@@ -99,13 +100,18 @@ def render(document: Mapping[str, Any]) -> str:
     k = document["num_draft_tokens"]
     sets: Mapping[str, Mapping[str, Any]] = document["sets"]
     width = max([len("all"), *map(len, sets)])
-    header = f"{'set':<{width}}  rows  rounds  accept length  request mean  accepted at position 1 … {k} (joint)"
-    lines = [header]
+    tree, at = document["tree"], "depth" if document["tree"] else "position"
+    head = []
+    if tree:
+        shape = f"{tree['width']}x{tree['depth']}x{tree['num_nodes']}"
+        head = [f"tree {shape}: {tree['num_nodes']} drafts per verify pass, at most {tree['depth']} on a path"]
+    header = f"{'set':<{width}}  rows  rounds  accept length  request mean  accepted at {at} 1 … {k} (joint)"
+    lines = [*head, header]
     if len(sets) > 1:
         lines += [_line(name, figures, width) for name, figures in sets.items()]
     lines.append(_line("all" if len(sets) != 1 else next(iter(sets)), document, width))
     conditional = " ".join(_share(p) for p in document["per_position_conditional"])
-    lines.append(f"each position given that all before it were accepted: {conditional}")
+    lines.append(f"each {at} given that all before it were accepted: {conditional}")
     return "\n".join(lines)
 
 

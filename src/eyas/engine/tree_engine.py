@@ -10,6 +10,8 @@ from eyas.engine.generation import Generation
 from eyas.engine.tree_round import begin_tree, play_tree
 from eyas.engine.tree_runner import TreeDraft, TreeTarget
 
+_ONE_PASS = "several nodes are read in one pass with a mask of their own: this cannot do it"
+
 
 class TreeEngine:
     """Decodes one sequence at a time with draft trees.
@@ -79,16 +81,14 @@ class TreeEngine:
 
 
 def require_trees(target: object, draft: object) -> tuple[TreeTarget, TreeDraft]:
-    """Both, known to read trees.
+    """Both, known to read trees; raises `TreeUnsupported` where one of them cannot."""
+    if not isinstance(target, TreeTarget):
+        raise TreeUnsupported.of(type(target).__name__, _ONE_PASS)
+    return target, require_trees_of(draft)
 
-    Raises:
-        TreeUnsupported: one of them cannot.
-    """
-    if not isinstance(target, TreeTarget) or not isinstance(draft, TreeDraft):
-        lacking = [
-            type(x).__name__ for x, kind in ((target, TreeTarget), (draft, TreeDraft)) if not isinstance(x, kind)
-        ]
-        raise TreeUnsupported.of(
-            ", ".join(lacking), "a tree is read in one pass with a mask of its own: this cannot do it"
-        )
-    return target, draft
+
+def require_trees_of(draft: object) -> TreeDraft:
+    """The draft, known to expand trees; raises `TreeUnsupported` where it cannot."""
+    if not isinstance(draft, TreeDraft):
+        raise TreeUnsupported.of(type(draft).__name__, _ONE_PASS)
+    return draft

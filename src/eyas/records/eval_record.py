@@ -34,7 +34,7 @@ class Figures:
         rounds: verify passes.
         num_tokens: tokens gained in them, bonus tokens included.
         num_requests: rows.
-        num_draft_tokens: K, drafts per verify pass, bonus excluded.
+        num_draft_tokens: K, drafts per verify pass, bonus excluded; of a tree its depth, the most that can be accepted.
     """
 
     accept_length: float
@@ -56,6 +56,7 @@ class EvalRecord:
         figures: of all rows.
         sets: name -> figures, in order of first appearance in the data.
         rows: in the data's order.
+        tree: width, depth, num_nodes of the trees drafted; None for chains.
         draft, target, data: what was evaluated, on what, with fingerprints.
         settings: dtype, device, versions, seconds.
         notes: what was defaulted, skipped or generated.
@@ -69,12 +70,14 @@ class EvalRecord:
     data: Mapping[str, Any]
     settings: Mapping[str, Any]
     notes: Sequence[str] = ()
+    tree: Mapping[str, int] | None = None
 
     def as_document(self) -> dict[str, Any]:
         """The evaluation as a JSON object: the figures of all rows at its top, those of the sets under `sets`."""
         return {
             "schema": SCHEMA,
             **_figures(self.figures),
+            "tree": None if self.tree is None else dict(self.tree),
             "sets": {name: _figures(figures) for name, figures in self.sets.items()},
             "draft": dict(self.draft),
             "target": dict(self.target),

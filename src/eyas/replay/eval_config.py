@@ -5,7 +5,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from eyas.decode.tree_shape import TreeShape
 from eyas.errors import EyasError
+
+_DEFAULT_DRAFT_TOKENS = 5
 
 
 class EvalConfigInvalid(EyasError):
@@ -18,8 +21,12 @@ class EvalConfigInvalid(EyasError):
 class EvalConfig:
     """How to evaluate."""
 
-    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 5
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = _DEFAULT_DRAFT_TOKENS
     """Drafts per verify pass, K, the bonus token excluded (1 - 32)."""
+
+    tree: str | None = None
+    """Draft a tree in place of a chain, WIDTHxDEPTHxNODES, such as 4x5x16: nodes expanded per depth, depth, and nodes
+    verified in one pass. Its depth takes the place of -k."""
 
     max_rows: int | None = None
     """Use only the first so many rows of all files together."""
@@ -43,10 +50,17 @@ class EvalConfig:
     """Padded tokens that run together; default 1 on a CPU (row by row), 16384 on a GPU."""
 
     def __post_init__(self) -> None:
+        shape = self.tree_shape
         wrong = [
             f"{name} is {value}, wanted {wanted}"
             for name, value, wanted, is_right in (
                 ("--num-draft-tokens", self.num_draft_tokens, "1 - 32", 1 <= self.num_draft_tokens <= 32),
+                (
+                    "-k beside --tree",
+                    self.num_draft_tokens,
+                    "nothing: the depth is the tree's",
+                    shape is None or self.num_draft_tokens in (_DEFAULT_DRAFT_TOKENS, shape.depth),
+                ),
                 ("--max-rows", self.max_rows, "at least 1", self.max_rows is None or self.max_rows >= 1),
                 ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
                 ("--threads", self.threads, "1 - 1024", self.threads is None or 1 <= self.threads <= 1024),
@@ -61,3 +75,13 @@ class EvalConfig:
         ]
         if wrong:
             raise EvalConfigInvalid("; ".join(wrong), "eyas eval", "outside the range", "see `eyas eval --help`")
+
+    @property
+    def tree_shape(self) -> TreeShape | None:
+        """The tree asked for; None for a chain."""
+        return None if self.tree is None else TreeShape.parse(self.tree)
+
+    @property
+    def depth(self) -> int:
+        """Most drafts that a round can accept: the tree's depth, or K."""
+        return self.num_draft_tokens if self.tree_shape is None else self.tree_shape.depth

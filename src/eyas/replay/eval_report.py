@@ -46,9 +46,10 @@ def record_of(done: Replayed, config: EvalConfig) -> EvalRecord:
     single = sum(not result.accepted for result in done.results)
     more = [f"{single} rows have a single recorded token: no round, and no part in any figure"] if single else []
     return EvalRecord(
-        figures=figures_of(done.results, config.num_draft_tokens),
-        sets=figures_by_set(done.results, config.num_draft_tokens),
+        figures=figures_of(done.results, config.depth),
+        sets=figures_by_set(done.results, config.depth),
         rows=done.results,
+        tree=None if config.tree_shape is None else asdict(config.tree_shape),
         draft=_about_draft(done.draft_path, done.draft),
         target=done.target,
         data=_about_data(done.data, done.rows),

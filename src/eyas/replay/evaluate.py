@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from eyas.contract.target_spec import TargetSpec, read_target
+from eyas.errors import EyasError
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
@@ -22,9 +23,16 @@ from eyas.replay.eval_report import Replayed, about_target, record_of
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
 from eyas.replay.replay import replay_states
 from eyas.replay.states import LiveStates, States
+from eyas.replay.tree_replay import replay_trees
 from eyas.talk import Talk
 
 _GPU_BATCH_TOKENS = 16384
+
+
+class TreeNeedsTarget(EyasError):
+    """A probe pack lacks what a tree's branches read."""
+
+    code = "tree-needs-target"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +110,20 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
 
     Raises:
         ProbeUnreadable, ProbeLacksBoundary: the pack.
+        TreeNeedsTarget: a tree of a draft that reads the target's embedding.
         DraftTargetMismatch: the draft computes with the target's whole head, which no pack holds.
         what reading the draft raises (docs/errors.md).
     """
     started, placement = time.monotonic(), prepare(config)
     pack = read_probe(probe_path)
     draft = load_for_pack(draft_path, pack, probe_path, placement, talk)
+    if config.tree is not None and draft.spec.embedding != "own":
+        raise TreeNeedsTarget(
+            "a tree cannot be replayed on this pack",
+            str(probe_path),
+            "the draft reads the target's embedding of every token it guesses, and a pack holds the recorded ones only",
+            "evaluate with --target, or a chain with -k",
+        )
     rows = pack.rows[: config.max_rows]
     done = Replayed(
         draft_path=draft_path,
@@ -177,6 +193,8 @@ def answered(
 def _replay(
     states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk
 ) -> list[RowResult]:
+    if config.tree_shape is not None:
+        return replay_trees(states, draft, rows, config.tree_shape, talk)
     batch_tokens = config.batch_tokens or (1 if states.device.type == "cpu" else _GPU_BATCH_TOKENS)
     return replay_states(states, draft, rows, config.num_draft_tokens, talk, batch_tokens=batch_tokens)
 

@@ -62,7 +62,7 @@ def replay_states(
     """
     required_boundaries(draft)
     for row in rows:
-        _check_vocabulary(row, states.vocab_size)
+        check_vocabulary(row, states.vocab_size)
     results: dict[int, RowResult] = {}
     with talk.progress("replay", sum(map(_num_tokens, rows)), "tokens") as bar:
         for batch in _batches(rows, batch_tokens):
@@ -104,7 +104,8 @@ def _num_tokens(row: EvalRow) -> int:
     return len(row.prompt_ids) + len(row.response_ids)
 
 
-def _check_vocabulary(row: EvalRow, vocab_size: int) -> None:
+def check_vocabulary(row: EvalRow, vocab_size: int) -> None:
+    """Raise `RowOutsideVocabulary` for a row with an id of `vocab_size` or more."""
     largest = max(*row.prompt_ids, *row.response_ids)
     if largest >= vocab_size:
         raise RowOutsideVocabulary(
