@@ -5,6 +5,7 @@ import pytest
 
 from byte_tokenizer import save_target_with
 from eyas.cli.app import main
+from writing_target import save_writing_target
 
 
 @pytest.fixture(scope="module")
@@ -83,3 +84,64 @@ def test_odd_answers_are_left_out_and_counted(target, data, tmp_path, capsys):
     data.write_text(f"{data.read_text()}{record}\n")
     assert main(["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]) == 0
     assert "1 × an assistant turn whose content is no text" in capsys.readouterr().out
+
+
+WRITING = [
+    "--min-user-words",
+    "1",
+    "--user-temperature",
+    "0.25",
+    "--max-user-tokens",
+    "40",
+    "--max-answer-tokens",
+    "12",
+]
+
+
+def test_self_chat_needs_no_data_and_its_conversations_are_data_for_the_next_run(tmp_path, capsys):
+    target, out = save_writing_target(tmp_path / "target"), tmp_path / "rows"
+    arguments = ["prepare", "--target", str(target), "--out", str(out), "--device", "cpu", *WRITING]
+    chat = ["--self-chat", "40", "--answer-temperature", "0", "0", "0.7", "--held-out", "2"]
+    assert main([*arguments, *chat, "--json"]) == 0
+    shown = capsys.readouterr()
+    document = json.loads(shown.out)
+
+    assert "turn 1: the target writes 40 user turns" in shown.err
+    written = [
+        json.loads(line) for line in (tmp_path / "rows.self-chat" / "conversations.jsonl").read_text().splitlines()
+    ]
+    assert {int(r["id"].split("-")[1]) % 3 == 2 for r in written if r["temperature"]} == {True}
+    assert document["num_as_written"] == len(written) == document["sources"][0]["num_records"]
+    assert document["num_held_out"] == 2
+
+    again = [
+        "prepare",
+        "--target",
+        str(target),
+        "--data",
+        f"{tmp_path / 'rows.self-chat'}:2",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    assert main(again) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"  {2 * len(written)} rows of {len(written)} records, weight 2: conversations.jsonl" in lines
+    assert f"  {len(written)} records with the very token ids that the target wrote" in lines
+
+
+def test_without_data_and_without_self_chat_there_is_nothing_to_do(target, tmp_path, capsys):
+    assert main(["prepare", "--target", str(target), "--out", str(tmp_path / "rows")]) == 2
+    assert "give --data FILE, or --self-chat N" in capsys.readouterr().err
+
+
+def test_a_recipe_may_hold_lists_and_weights(data, tmp_path, capsys):
+    target = save_writing_target(tmp_path / "target")
+    recipe = tmp_path / "recipe.json"
+    options = {"target": str(target), "data": [f"{data}:2"], "out": str(tmp_path / "rows"), "regenerate": True}
+    more = {"answer_temperature": [0, 0.3], "max_answer_tokens": 12, "device": "cpu"}
+    recipe.write_text(json.dumps({"prepare": {**options, **more}}))
+    assert main(["prepare", "--config", str(recipe), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sources"][0]["weight"] == 2.0
+    assert json.loads((tmp_path / "rows.regenerated" / "written.json").read_text())["options"][
+        "answer_temperature"
+    ] == [0, 0.3]

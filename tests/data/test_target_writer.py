@@ -1,0 +1,80 @@
+"""A real (tiny) target writes: killed with SIGKILL in the middle, the rerun ends with the same file."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from eyas.data.prepare import PrepareConfig, prepare
+from eyas.data.target_text import load_target_text
+from eyas.data.target_writer import TargetCannotWrite, TargetWriter
+from eyas.data.writing_config import WritingConfig
+from eyas.records.eval_rows import EvalRow, read_eval_rows
+from eyas.talk import Silent
+from tiny_target import tiny_target
+from writing_target import save_writing_target
+
+OPTIONS = {
+    "self_chat": 90,
+    "min_user_words": 1,
+    "user_temperature": 0.25,
+    "max_user_tokens": 60,
+    "max_answer_tokens": 30,
+}
+KILLED = f"""
+import sys
+from pathlib import Path
+from eyas.data.prepare import PrepareConfig, prepare
+from eyas.data.writing_config import WritingConfig
+from eyas.talk import Silent
+writing = WritingConfig(device="cpu", max_batch=3, **{OPTIONS})
+prepare(Path(sys.argv[1]), [], Path(sys.argv[2]), PrepareConfig(), Silent(), writing=writing)
+"""
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_writing_target(tmp_path_factory.mktemp("writing"))
+
+
+def write(target: Path, out: Path) -> bytes:
+    writing = WritingConfig(device="cpu", max_batch=3, **OPTIONS)
+    prepare(target, [], out, PrepareConfig(), Silent(), writing=writing)
+    return (out.with_name(f"{out.name}.self-chat") / "conversations.jsonl").read_bytes()
+
+
+@pytest.mark.parametrize("phase", [pytest.param("user-1", marks=pytest.mark.soak), "answer-1"])
+def test_killed_and_run_again_gives_the_same_conversations(target: Path, tmp_path: Path, phase: str):
+    whole = write(target, tmp_path / "whole")
+    assert whole.count(b"\n") > 12, "the tiny target must write conversations"
+    out, file = tmp_path / "killed", tmp_path / "killed.self-chat" / f"{phase}.completions"
+    child = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(target), str(out)], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    while child.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 8):
+        time.sleep(0.002)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert file.exists(), "the run was over before it could be killed"
+
+    assert write(target, out) == whole
+
+
+def test_held_out_rows_are_what_eval_reads(target: Path, tmp_path: Path):
+    writing = WritingConfig(device="cpu", **OPTIONS)
+    done = prepare(target, [], tmp_path / "rows", PrepareConfig(held_out=5), Silent(), writing=writing)
+
+    rows = read_eval_rows([tmp_path / "rows" / "held_out.jsonl"])
+    assert len(rows) == done.manifest.num_held_out == 5
+    assert all(isinstance(row, EvalRow) for row in rows)
+
+
+def test_a_target_of_a_family_that_the_engine_does_not_know_is_refused_before_anything(target: Path, tmp_path: Path):
+    other = tmp_path / "target"
+    tiny_target("gpt_oss").save_pretrained(other)
+    with pytest.raises(TargetCannotWrite, match="model_type gpt_oss"):
+        TargetWriter(other, load_target_text(target, {}), WritingConfig(device="cpu"), tmp_path, Silent())
