@@ -1,0 +1,146 @@
+"""Two processes on the CPU (gloo): the curve of one process, kills, and going on with another number of ranks."""
+
+import json
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from eyas.errors import EnvironmentMissing
+from eyas.records.checkpoint import STATE, resume_folder
+from eyas.records.eval_rows import EvalRow, write_eval_rows
+from eyas.talk import Silent
+from eyas.train.config import TrainConfig
+from eyas.train.launch import RankDied, _News, _raise_cause, train_on
+from eyas.train.optimiser import TrainingDiverged
+from eyas.train.preflight import plan_train
+from eyas.train.request import TrainRequest
+from eyas.train.train import Trained, train
+from train_run_folder import make_run_folder
+
+# Sums in another order are all that may differ: fp32, relative.
+TOLERANCE = 1e-4
+CONFIG = TrainConfig(
+    steps=30, batch_tokens=150, draft_vocab_size=32, ttt_steps=3, checkpoint_every_s=1e-9, eval_every=10, lr=1e-3
+)
+
+
+@pytest.fixture(scope="module")
+def request_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], TrainRequest]:
+    folder = tmp_path_factory.mktemp("inputs")
+    target, rows = make_run_folder(folder)
+    held_out = [
+        EvalRow(id=str(i), set="h", prompt_ids=(40, 41, 42), response_ids=tuple(range(40, 60 + i))) for i in range(5)
+    ]
+    write_eval_rows(held_out, rows / "held_out.jsonl")
+    return lambda out: TrainRequest(target=target, rows=rows, out=out, device="cpu")
+
+
+def alone(request: TrainRequest) -> Trained:
+    return train(request, CONFIG, plan_train(request, CONFIG, Silent()), Silent())
+
+
+def on_two(request: TrainRequest) -> Trained:
+    return train_on(2, request, CONFIG, plan_train(request, CONFIG, Silent()), Silent, threads=1)
+
+
+def require_same_curve(one: Trained, two: Trained) -> None:
+    for a, b in zip(one.metrics, two.metrics, strict=True):
+        assert a["tokens"] == b["tokens"]
+        assert a["num_targets"] == b["num_targets"]
+        assert b["loss"] == pytest.approx(a["loss"], rel=TOLERANCE)
+        assert b["grad_norm"] == pytest.approx(a["grad_norm"], rel=TOLERANCE)
+    assert [r["rounds"] for r in one.held_out] == [r["rounds"] for r in two.held_out]
+    first, second = (load_file(trained.out / "model.safetensors") for trained in (one, two))
+    for name in first:
+        assert (first[name].float() - second[name].float()).abs().max() < 0.01
+
+
+def test_a_killed_rank_ends_the_others_at_once_and_one_process_goes_on(request_for, tmp_path: Path):
+    whole = alone(request_for(tmp_path / "whole"))
+    request, caught = request_for(tmp_path / "parts"), list[BaseException]()
+
+    def body() -> None:
+        try:
+            on_two(request)
+        except RankDied as error:
+            caught.append(error)
+
+    runner = threading.Thread(target=body)
+    runner.start()
+    state = resume_folder(request.out) / STATE
+    while runner.is_alive() and not state.exists():
+        time.sleep(0.02)
+    (victim,) = (p for p in multiprocessing.active_children() if p.name == "eyas rank 1")
+    victim.kill()
+    killed = time.monotonic()
+    runner.join()
+
+    assert time.monotonic() - killed < 10
+    assert isinstance(caught[0], RankDied)
+    assert "rank 1 ended" in str(caught[0])
+    assert "SIGKILL" in str(caught[0])
+    assert multiprocessing.active_children() == []
+    assert 0 < json.loads(state.read_text())["step"] < 30
+    require_same_curve(whole, alone(request))
+
+
+def test_two_processes_go_on_from_one_and_give_the_curve_of_one(request_for, tmp_path: Path, monkeypatch):
+    whole = alone(request_for(tmp_path / "whole"))
+    request = request_for(tmp_path / "parts")
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr("eyas.train.train.write_draft", stop)
+        patch.setattr("eyas.train.run.save_checkpoint", _only_at(11))
+        alone(request)
+    assert json.loads((resume_folder(request.out) / STATE).read_text())["step"] == 11
+
+    done = on_two(request)
+    require_same_curve(whole, done)
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def _only_at(step: int) -> Callable[..., None]:
+    from eyas.train.checkpoint import save_checkpoint
+
+    def save(folder, trainer, state, *rest):
+        if state.step == step:
+            save_checkpoint(folder, trainer, state, *rest)
+
+    return save
+
+
+@pytest.mark.parametrize(
+    ("news", "kind", "says"),
+    [
+        # a peer's broken connection is a consequence of the silent death
+        (
+            [_News(0, crash="RuntimeError: peer gone"), _News(1, error=RankDied("w", "h", "SIGKILL", "d"))],
+            RankDied,
+            "KILL",
+        ),
+        ([_News(0, error=TrainingDiverged("nan", "h", "y", "d")), _News(1, crash="x")], TrainingDiverged, "nan"),
+        ([_News(1, crash="Traceback\nValueError: odd")], RankDied, "ValueError: odd"),
+    ],
+)
+def test_of_several_ends_the_cause_is_told(news, kind, says):
+    with pytest.raises(kind, match=says):
+        _raise_cause({item.rank: item for item in news}, 2)
+
+
+def test_more_gpus_than_there_are_is_refused_before_a_process_starts(request_for, tmp_path: Path):
+    request = replace(request_for(tmp_path / "d"), device="cuda")
+    plan = plan_train(request, CONFIG, Silent())
+    with pytest.raises(EnvironmentMissing):
+        train_on(64, request, CONFIG, plan, Silent)
