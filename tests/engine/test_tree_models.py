@@ -30,7 +30,7 @@ def path_of(row: int) -> list[int]:
     return ([] if PARENTS[row] < 0 else path_of(PARENTS[row])) + [IDS[row]]
 
 
-def check_reads_trees(target: TreeTarget, *, is_bit_identical: bool) -> None:
+def check_reads_trees(target: TreeTarget, *, tolerance: float = 2e-5) -> None:
     target.start(64, BOUNDARIES)
     target.prefill(TEXT)
     out = target.forward_tree(IDS, PARENTS)
@@ -40,7 +40,6 @@ def check_reads_trees(target: TreeTarget, *, is_bit_identical: bool) -> None:
     after = target.forward([1, 2]).logits.clone()
 
     def check(found: torch.Tensor, wanted: torch.Tensor, what: str) -> None:
-        tolerance = 0.0 if is_bit_identical else 2e-5
         torch.testing.assert_close(found, wanted, atol=tolerance, rtol=tolerance, msg=lambda m: f"{what}: {m}")
 
     for row in range(len(IDS)):
@@ -62,7 +61,16 @@ def test_fast_targets_read_trees_and_the_kernels_bit_by_bit(family: str, path: s
     weights = fuse_llama(model.config.to_dict(), {n: t.contiguous() for n, t in model.state_dict().items()}.get)
     target = LlamaTarget(weights, kernels=kernels if path == "native" else None, num_threads=2)
 
-    check_reads_trees(target, is_bit_identical=path == "native")
+    check_reads_trees(target, tolerance=0.0 if path == "native" else 2e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_fast_targets_read_trees_on_a_gpu():
+    model = tiny_target("llama").cuda()
+    weights = fuse_llama(model.config.to_dict(), {n: t.contiguous() for n, t in model.state_dict().items()}.get)
+
+    check_reads_trees(LlamaTarget(weights), tolerance=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +79,7 @@ def test_fast_targets_read_trees_and_the_kernels_bit_by_bit(family: str, path: s
 def test_transformers_targets_read_trees(kind: str):
     changes: dict[str, Any] = {"sliding_window": 5} if kind in ("mistral", "gemma2", "gemma3", "gpt_oss") else {}
 
-    check_reads_trees(TransformersTarget(Target(tiny_target(kind, **changes))), is_bit_identical=False)
+    check_reads_trees(TransformersTarget(Target(tiny_target(kind, **changes))))
 
 
 def test_a_target_whose_layers_no_tree_mask_fits_is_named():
