@@ -19,6 +19,26 @@ def test_anything_else_is_refused(text: str):
         BenchConfig(num_draft_tokens=text)
 
 
+@pytest.mark.parametrize(("text", "depths"), [("auto", ()), ("3,auto", (3,)), ("auto, 1..2", (1, 2))])
+def test_auto_stands_alone_or_in_a_list(text: str, depths: tuple[int, ...]):
+    config = BenchConfig(num_draft_tokens=text)
+
+    assert config.is_adaptive
+    assert config.depths == depths
+    assert not BenchConfig().is_adaptive
+
+
+@pytest.mark.parametrize("text", ["auto,auto", "auto,", "auto,x", "auto..3", "Auto"])
+def test_auto_is_not_a_number(text: str):
+    with pytest.raises(BenchConfigInvalid, match="-k is"):
+        BenchConfig(num_draft_tokens=text)
+
+
+def test_an_adaptive_draft_is_no_deeper_than_rounds_go():
+    with pytest.raises(BenchConfigInvalid, match="--auto-most is 8"):
+        BenchConfig(auto_most=8)
+
+
 def test_all_that_is_wrong_is_said_at_once():
     with pytest.raises(BenchConfigInvalid) as caught:
         BenchConfig(repeats=0, max_new_tokens=1)

@@ -8,12 +8,16 @@ import pytest
 from eyas.bench.arm import Answer, BenchPrompt
 from eyas.bench.compare import BaselineHandicapped, PartTimes, compare, verdict
 from eyas.bench.engine_arm import EngineArm
-from eyas.bench.identity import TextsDiffer, judge
+from eyas.bench.identity import MAX_LOGIT_GAP, TextsDiffer, judge
 from eyas.bench.measure import Measurements, measure
 from eyas.bench.run_bench import BenchSettings, BenchSettingsInvalid, Subject, run_bench
+from eyas.engine.cuda_open import open_path
+from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
+from eyas.engine.llama_target import LlamaTarget
 from eyas.records.bench_record import Ceiling
 from eyas.talk import Silent
+from engine.tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 from stub_models import StubTarget, moody_draft, right_draft
 
 PROMPTS = [
@@ -66,6 +70,49 @@ def test_accept_lengths_are_the_engines_own_counts():
     assert [c.rounds for c in record.comparisons] == [6, 3, 9]
 
 
+def test_an_adaptive_arm_is_compared_as_the_others_and_says_how_deep_its_rounds_were():
+    engine = Engine(StubTarget(), moody_draft(), clock=Clock())
+    settings = BenchSettings(depths=(2,), adaptive_most=2, num_repeats=2, max_new_tokens=30)
+
+    record = run_bench(engine, PROMPTS, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent())
+
+    by_arm = {c.arm: c for c in record.comparisons if c.set == "all"}
+    assert set(by_arm) == {"k=2", "k=auto"}
+    assert by_arm["k=2"].depth_histogram == (0, 0, by_arm["k=2"].rounds)
+    adaptive = by_arm["k=auto"]
+    assert len(adaptive.depth_histogram) == 3
+    assert sum(adaptive.depth_histogram) == adaptive.rounds
+    assert adaptive.undrafted_rounds == adaptive.depth_histogram[0]
+    assert record.best_arm in by_arm
+    # three prompts, two repeats, three arms, less the first plain answers
+    assert (record.num_compared, record.num_identical) == (15, 15)
+
+
+def test_all_arms_of_captured_rounds_are_measured_and_their_parts_timed():
+    weights = tiny_weights()
+    draft = tiny_module(weights)
+    fast = open_path(weights, draft, BOUNDARIES, "twin", Silent())
+    engine = Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES), fast=fast)
+    prompts = [BenchPrompt(id="a", set="chat", prompt_ids=(1, 2)), BenchPrompt(id="b", set="chat", prompt_ids=(3, 4))]
+    settings = BenchSettings(depths=(2,), adaptive_most=2, num_repeats=1, max_new_tokens=20)
+
+    record = run_bench(engine, prompts, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent())
+
+    assert record.num_identical == record.num_compared == 4
+    for comparison in record.comparisons:
+        assert comparison.ceiling is not None
+        assert comparison.ceiling.one_row_ms > 0
+        assert comparison.ceiling.draft_step_ms > 0
+
+
+def test_a_lower_precision_has_wider_near_ties():
+    a, b = text(7, 8), text(7, 9)
+
+    assert judge(PROMPTS[0], a, b, 3, Gap(0.5), MAX_LOGIT_GAP["bfloat16"]) is not None
+    with pytest.raises(TextsDiffer):
+        judge(PROMPTS[0], a, b, 3, Gap(0.5))
+
+
 def test_arms_take_turns_and_each_begins_equally_often():
     asked: list[tuple[str, str]] = []
 
@@ -105,7 +152,7 @@ def test_a_speedup_beyond_the_accept_length_is_refused(plain_s: float, is_possib
 def test_the_ceiling_is_what_the_parts_allow():
     parts = PartTimes(one_row=0.030, verify={3: 0.040}, draft_step=0.002)
 
-    ceiling = parts.ceiling(2.0, 3)
+    ceiling = parts.ceiling(2.0, (0, 0, 0, 1))
 
     assert round(ceiling.speedup, 6) == round(2.0 * 30 / (40 + 3 * 2), 6)
     assert (ceiling.one_row_ms, ceiling.verify_ms, ceiling.draft_step_ms) == (30.0, 40.0, 2.0)

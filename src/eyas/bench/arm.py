@@ -27,12 +27,14 @@ class Answer:
         ids: new token ids.
         origins: per id, see `records.bench_record.Passage`; empty where an arm cannot tell.
         accepted: per round, accepted drafts inside the text; None where an arm does not speculate or cannot tell.
+        drafted: per round, drafts verified; None where it is always K.
         prefill_s, decode_s: until the first token, and from there to the last.
     """
 
     ids: tuple[int, ...]
     origins: tuple[int, ...] = ()
     accepted: tuple[int, ...] | None = None
+    drafted: tuple[int, ...] | None = None
     prefill_s: float
     decode_s: float
 
@@ -42,11 +44,11 @@ class Arm(Protocol):
 
     @property
     def name(self) -> str:
-        """`plain`, `k=3`, `transformers` …"""
+        """`plain`, `k=3`, `k=auto`, `transformers` …"""
 
     @property
     def num_draft_tokens(self) -> int:
-        """K; 0 for plain decoding."""
+        """K; 0 for plain decoding; the most where depth adapts."""
 
     def answer(self, prompt: BenchPrompt) -> Answer:
         """Decode one prompt, greedily, alone."""

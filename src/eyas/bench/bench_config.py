@@ -21,7 +21,11 @@ class BenchConfig:
     """How to measure."""
 
     num_draft_tokens: Annotated[str, Parameter(name=["--num-draft-tokens", "-k"])] = "3"
-    """Drafts per verify pass, the bonus token excluded: one number, a list 1,3,5 or a range 1..7 (1 - 32)."""
+    """Drafts per verify pass, the bonus token excluded: one number, a list 1,3,5, a range 1..7 (1 - 32), or auto: the
+    depth that is expected to pay is chosen for each round, 0 included. auto may stand in a list: 3,auto."""
+
+    auto_most: int = 5
+    """With -k auto: the deepest draft, 1 - 7."""
 
     repeats: int = 3
     """How often the whole workload is answered by every arm; the spread is over these."""
@@ -38,6 +42,9 @@ class BenchConfig:
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """In which target and draft compute. Lower than float32 may flip near-ties between tokens."""
 
+    rounds: Literal["auto", "readable"] = "auto"
+    """auto: on a GPU, whole rounds are captured into CUDA graphs where target and draft allow it. readable: never."""
+
     device: str = "cpu"
     """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
 
@@ -51,7 +58,8 @@ class BenchConfig:
         wrong = [
             f"{name} is {value}, wanted {wanted}"
             for name, value, wanted, is_right in (
-                ("-k", self.num_draft_tokens, "numbers 1 - 32 such as 3, 1,3,5 or 1..7", bool(self.depths)),
+                ("-k", self.num_draft_tokens, "numbers 1 - 32 such as 3, 1,3,5 or 1..7, or auto", self._is_depth),
+                ("--auto-most", self.auto_most, "1 - 7", 1 <= self.auto_most <= 7),
                 ("--repeats", self.repeats, "at least 1", self.repeats >= 1),
                 ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
                 ("--max-prompts", self.max_prompts, "at least 1", self.max_prompts is None or self.max_prompts >= 1),
@@ -63,11 +71,24 @@ class BenchConfig:
             raise BenchConfigInvalid("; ".join(wrong), "eyas bench", "outside the range", "see `eyas bench --help`")
 
     @property
+    def is_adaptive(self) -> bool:
+        """`auto` was asked for, alone or beside fixed depths."""
+        return "auto" in self._parts
+
+    @property
+    def _parts(self) -> list[str]:
+        return [part.strip() for part in self.num_draft_tokens.split(",")]
+
+    @property
+    def _is_depth(self) -> bool:
+        return bool(self.depths) or self._parts == ["auto"]
+
+    @property
     def depths(self) -> tuple[int, ...]:
-        """Every K asked for, ascending; empty when the text means none."""
+        """Every fixed K asked for, ascending; empty when the text means none."""
         found: set[int] = set()
-        for part in self.num_draft_tokens.split(","):
-            first, dots, last = part.strip().partition("..")
+        for part in (part for part in self._parts if part != "auto"):
+            first, dots, last = part.partition("..")
             if not first.isdecimal() or (dots and not last.isdecimal()):
                 return ()
             if max(len(first), len(last)) > 9 or int(last or first) > _MAX_DEPTH:

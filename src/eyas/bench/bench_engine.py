@@ -4,7 +4,7 @@ import platform
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -13,6 +13,7 @@ from eyas.bench.bench_config import BenchConfig
 from eyas.bench.run_bench import BenchSettings, Subject, run_bench
 from eyas.bench.workload import TargetTokenizer, workload
 from eyas.contract.target_spec import read_target
+from eyas.engine.cuda_round import MOST_DRAFTS
 from eyas.engine.open_engine import OpenedEngine, open_engine
 from eyas.models.placement import Placement, place
 from eyas.models.stop_ids import stop_ids_of
@@ -47,9 +48,18 @@ def bench_engine(
     tokenizer = TargetTokenizer(target_folder)
     prompts = workload(rows, tokenizer.prompt_ids, config.max_prompts)
     num_threads = torch.get_num_threads()
-    opened = open_engine(target_folder, draft_path, placement, cache=cache, num_threads=num_threads, talk=talk)
+    opened = open_engine(
+        target_folder,
+        draft_path,
+        placement,
+        cache=cache,
+        num_threads=num_threads,
+        talk=talk,
+        rounds=_rounds(config, talk),
+    )
     settings = BenchSettings(
         depths=config.depths,
+        adaptive_most=config.auto_most if config.is_adaptive else None,
         num_repeats=config.repeats,
         max_new_tokens=config.max_new_tokens,
         stop_ids=stop_ids_of(target_folder),
@@ -70,6 +80,15 @@ def bench_engine(
         settings=_about_settings(config, opened, placement),
     )
     return run_bench(opened.engine, prompts, settings, subject, pieces=tokenizer.pieces, talk=talk)
+
+
+def _rounds(config: BenchConfig, talk: Talk) -> Literal["auto", "readable"]:
+    """As asked; readable for all arms where one of them is too deep for captured rounds: a plain arm on another path
+    would be no baseline."""
+    if config.rounds == "auto" and max(config.depths, default=0) > MOST_DRAFTS and config.device != "cpu":
+        talk.note(f"all arms take the readable rounds: captured ones draft at most {MOST_DRAFTS}")
+        return "readable"
+    return config.rounds
 
 
 def _about_draft(path: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from eyas.bench.arm import Answer
 from eyas.bench.measure import ALL, Measurements
 from eyas.bench.statistics import ratio_interval
 from eyas.decode.accept_length import Acceptance, pooled, request_mean
@@ -35,10 +36,16 @@ class PartTimes:
     verify: Mapping[int, float]
     draft_step: float
 
-    def ceiling(self, accept_length: float, num_draft_tokens: int) -> Ceiling:
-        """The speedup that these times allow at an accept length."""
-        verify = self.verify[num_draft_tokens]
-        round_s = verify + num_draft_tokens * self.draft_step
+    def ceiling(self, accept_length: float, histogram: Sequence[int]) -> Ceiling:
+        """The speedup that these times allow at an accept length.
+
+        Args:
+            accept_length: tokens per round.
+            histogram: entry k = rounds with k drafts.
+        """
+        rounds = sum(histogram)
+        verify = sum(n * (self.verify[k] if k else self.one_row) for k, n in enumerate(histogram) if n) / rounds
+        round_s = verify + sum(n * k for k, n in enumerate(histogram)) / rounds * self.draft_step
         return Ceiling(
             speedup=accept_length * self.one_row / round_s,
             one_row_ms=1e3 * self.one_row,
@@ -61,15 +68,19 @@ def compare(
 def _compare(
     measured: Measurements, arm: str, set_name: str, num_draft_tokens: int, parts: PartTimes | None, seed: int
 ) -> Comparison:
-    requests = [_acceptance(answers[0].accepted, num_draft_tokens) for answers in measured.of(arm, set_name)]
+    # A fixed depth accepts the same in every repeat; one that adapts learns on.
+    counted = [a for answers in measured.of(arm, set_name) for a in (answers if answers[0].drafted else answers[:1])]
+    requests = [_acceptance(answer, num_draft_tokens) for answer in counted]
     total = pooled(requests, num_draft_tokens)
+    histogram = depth_histogram(total)
     decode = [measured.seconds(name, set_name) for name in ("plain", arm)]
     whole = [measured.seconds(name, set_name, with_prefill=True) for name in ("plain", arm)]
     speedup, low, high = ratio_interval(*decode, seed=seed)
     _require_possible(set_name, num_draft_tokens, low, total.accept_length)
-    ceiling = parts.ceiling(total.accept_length, num_draft_tokens) if parts else None
+    ceiling = parts.ceiling(total.accept_length, histogram) if parts else None
     return Comparison(
         set=set_name,
+        arm=arm,
         num_draft_tokens=num_draft_tokens,
         speedup=speedup,
         speedup_low=low,
@@ -79,6 +90,8 @@ def _compare(
         accept_length_request_mean=request_mean(requests),
         per_position=total.per_position,
         rounds=total.rounds,
+        depth_histogram=histogram,
+        undrafted_rounds=histogram[0],
         ceiling=ceiling,
         verdict=verdict(speedup, low, high, ceiling),
     )
@@ -101,15 +114,21 @@ def verdict(speedup: float, low: float, high: float, ceiling: Ceiling | None) ->
     return f"{text}; {share:.0%} of the ceiling {ceiling.speedup:.2f} that the parts' own times allow"
 
 
-def best_depth(comparisons: Sequence[Comparison]) -> int:
-    """K of the highest speedup over all prompts."""
+def best_of(comparisons: Sequence[Comparison]) -> Comparison:
+    """The comparison of the highest speedup over all prompts."""
     overall = [c for c in comparisons if c.set == ALL]
-    return max(overall, key=lambda c: c.speedup).num_draft_tokens
+    return max(overall, key=lambda c: c.speedup)
 
 
-def _acceptance(accepted: tuple[int, ...] | None, num_draft_tokens: int) -> Acceptance:
-    assert accepted is not None, "a speculating arm counts its rounds"
-    return Acceptance.of_rounds(accepted, num_draft_tokens)
+def depth_histogram(total: Acceptance) -> tuple[int, ...]:
+    """Entry k = rounds in which exactly k drafts were verified."""
+    at_least = (total.rounds, *total.proposed_at, 0)
+    return tuple(a - b for a, b in zip(at_least, at_least[1:], strict=False))
+
+
+def _acceptance(answer: Answer, num_draft_tokens: int) -> Acceptance:
+    assert answer.accepted is not None, "a speculating arm counts its rounds"
+    return Acceptance.of_rounds(answer.accepted, num_draft_tokens, answer.drafted)
 
 
 def _require_possible(set_name: str, num_draft_tokens: int, low: float, accept_length: float) -> None:

@@ -10,23 +10,29 @@ from eyas.bench.arm import Answer, BenchPrompt
 from eyas.bench.compare import PartTimes
 
 if TYPE_CHECKING:
-    from eyas.engine.engine import Engine, Limits
+    from eyas.engine.adaptive import AdaptiveDepth
+    from eyas.engine.engine import Engine, FastPath, Limits
 
 
 class EngineArm:
-    """Our engine with K drafts per pass; K = 0 is the plain arm, by the same code."""
+    """Our engine with K drafts per pass; K = 0 is the plain arm, by the same code. Or with a depth that adapts."""
 
-    def __init__(self, engine: "Engine", limits: "Limits", num_draft_tokens: int) -> None:
-        self._engine, self._limits, self.num_draft_tokens = engine, limits, num_draft_tokens
-        self.name = f"k={num_draft_tokens}" if num_draft_tokens else "plain"
+    def __init__(
+        self, engine: "Engine", limits: "Limits", num_draft_tokens: int, adaptive: "AdaptiveDepth | None" = None
+    ) -> None:
+        self._engine, self._limits, self._adaptive = engine, limits, adaptive
+        self.num_draft_tokens = num_draft_tokens if adaptive is None else adaptive.most
+        self.name = "k=auto" if adaptive else f"k={num_draft_tokens}" if num_draft_tokens else "plain"
 
     def answer(self, prompt: BenchPrompt) -> Answer:
         """See `Arm.answer`."""
-        text = self._engine.generate(prompt.prompt_ids, self._limits, num_draft_tokens=self.num_draft_tokens)
+        depth = 0 if self._adaptive else self.num_draft_tokens
+        text = self._engine.generate(prompt.prompt_ids, self._limits, num_draft_tokens=depth, adaptive=self._adaptive)
         return Answer(
             ids=tuple(text.ids),
             origins=tuple(text.origins),
             accepted=tuple(text.accepted) if self.num_draft_tokens else None,
+            drafted=tuple(text.drafted) if self._adaptive else None,
             prefill_s=text.prefill_s,
             decode_s=text.decode_s,
         )
@@ -97,7 +103,7 @@ class TransformersArm:
 
 
 class PartTimer:
-    """Times the parts of a round by themselves, for the ceiling.
+    """Times the parts of a round by themselves, for the ceiling; where rounds are captured, the captured parts.
 
     Args:
         engine: with a draft.
@@ -107,13 +113,16 @@ class PartTimer:
 
     def __init__(self, engine: "Engine", ids: Sequence[int], depths: Sequence[int]) -> None:
         assert engine.draft is not None, "the parts of a round include a draft"
-        self._target, self._draft = engine.target, engine.draft
+        self._target, self._draft, self._fast = engine.target, engine.draft, engine.fast
         self._ids, self._depths = list(ids), sorted(set(depths))
         self._rows: dict[int, list[float]] = {rows: [] for rows in (1, *(k + 1 for k in self._depths))}
         self._steps: list[float] = []
 
     def sample(self, num_repeats: int) -> None:
         """Time every part `num_repeats` times, in turns; call it before and after what the ceiling is held against."""
+        if self._fast is not None:
+            self._sample_fast(self._fast, num_repeats)
+            return
         deepest = self._depths[-1]
         capacity = len(self._ids) + deepest + 2 + num_repeats  # each timed step lengthens the draft's text by one
         self._target.start(capacity, self._draft.aux_boundaries)
@@ -127,6 +136,14 @@ class PartTimer:
                 times.append(_timed(lambda rows=rows: self._target.forward(rows_ids[:rows])))  # type: ignore[misc]
                 self._target.truncate(len(self._ids))
             self._steps.append(_timed(lambda: self._draft.step(next_id)))
+
+    def _sample_fast(self, fast: "FastPath", num_repeats: int) -> None:
+        for _ in range(num_repeats):
+            one_row, verify, step = fast.measure_parts(len(self._ids), self._depths)
+            self._rows[1].append(one_row)
+            for depth, seconds in verify.items():
+                self._rows[depth + 1].append(seconds)
+            self._steps.append(step)
 
     @property
     def times(self) -> PartTimes:

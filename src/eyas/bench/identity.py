@@ -6,7 +6,8 @@ from eyas.bench.arm import Answer, BenchPrompt, Oracle
 from eyas.errors import ExitCode, EyasError
 from eyas.records.bench_record import Divergence
 
-MAX_LOGIT_GAP = 1e-4
+# A lower precision rounds logits of some 20 to steps of 1/8 (bfloat16) or 1/64 (float16); a few steps are a near-tie.
+MAX_LOGIT_GAP = {"float32": 1e-4, "float16": 0.125, "bfloat16": 1.0}
 
 
 class TextsDiffer(EyasError):
@@ -25,23 +26,28 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
 
 
 def judge(
-    prompt: BenchPrompt, plain: Answer, other: Answer, num_draft_tokens: int, oracle: Oracle
+    prompt: BenchPrompt,
+    plain: Answer,
+    other: Answer,
+    num_draft_tokens: int,
+    oracle: Oracle,
+    max_gap: float = MAX_LOGIT_GAP["float32"],
 ) -> Divergence | None:
     """None when the texts are the same, or the near-tie at which they part.
 
     Raises:
-        TextsDiffer: the target's two best logits at the first difference are further apart than `MAX_LOGIT_GAP`.
+        TextsDiffer: the target's two best logits at the first difference are `max_gap` apart, or more.
     """
     at = first_difference(plain.ids, other.ids)
     if at is None:
         return None
     gap = oracle.logit_gap([*prompt.prompt_ids, *plain.ids[:at]])
-    if gap >= MAX_LOGIT_GAP or at >= min(len(plain.ids), len(other.ids)):
+    if gap >= max_gap or at >= min(len(plain.ids), len(other.ids)):
         raise TextsDiffer(
             f"speculative decoding changed the text of prompt {prompt.id}",
             f"prompt {prompt.id}, K = {num_draft_tokens}, token {at}",
             f"plain has {_at(plain.ids, at)}, speculative has {_at(other.ids, at)}, and the target's two best logits"
-            f" are {gap:.2e} apart (a near-tie is < {MAX_LOGIT_GAP:g}): a speed with another text is no speedup",
+            f" are {gap:.2e} apart (a near-tie is < {max_gap:g}): a speed with another text is no speedup",
             "this is a fault of the engine or of its kernels: please report it with the prompt",
         )
     return Divergence(id=prompt.id, num_draft_tokens=num_draft_tokens, at=at, logit_gap=gap)

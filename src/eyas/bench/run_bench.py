@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.bench.arm import Answer, Arm, BenchPrompt
-from eyas.bench.compare import best_depth, compare
+from eyas.bench.compare import best_of, compare
 from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm
-from eyas.bench.identity import judge
+from eyas.bench.identity import MAX_LOGIT_GAP, judge
 from eyas.bench.measure import ALL, Measurements, figures, measure
 from eyas.bench.statistics import repetition_share
 from eyas.errors import EyasError
@@ -33,16 +33,19 @@ class BenchSettings:
     """How to measure.
 
     Attributes:
-        depths: every K to compare with plain decoding, each at least 1.
+        depths: every K to compare with plain decoding, each at least 1; empty only beside `adaptive_most`.
+        adaptive_most: also an arm whose depth adapts, at most so deep; None for none.
         num_repeats: of the whole workload.
         max_new_tokens: per answer, at least 2 (the first token belongs to no round).
         stop_ids: end an answer.
         seed: of the bootstrap.
         peer_folder: target folder for a `transformers` arm beside the plain one; None for none.
-        dtype, device, num_threads: of that arm.
+        dtype: of all arms: says how close two logits must be to be a tie.
+        device, num_threads: of the peer's arm.
     """
 
     depths: tuple[int, ...]
+    adaptive_most: int | None = None
     num_repeats: int = 3
     max_new_tokens: int = 64
     stop_ids: frozenset[int] = frozenset()
@@ -54,7 +57,8 @@ class BenchSettings:
 
     def __post_init__(self) -> None:
         wrong = []
-        if not self.depths or min(self.depths) < 1 or len(set(self.depths)) < len(self.depths):
+        has_arm = bool(self.depths) or self.adaptive_most is not None
+        if not has_arm or min(self.all_depths) < 1 or len(set(self.depths)) < len(self.depths):
             wrong.append(f"draft tokens are {list(self.depths)}: give one or more different numbers from 1 on")
         if self.num_repeats < 1:
             wrong.append(f"repeats is {self.num_repeats}, must be at least 1")
@@ -64,6 +68,11 @@ class BenchSettings:
             raise BenchSettingsInvalid(
                 "the benchmark's settings are out of range", "eyas bench", "; ".join(wrong), "correct the values named"
             )
+
+    @property
+    def all_depths(self) -> tuple[int, ...]:
+        """Every K that a round may have."""
+        return tuple(sorted({*self.depths, *range(1, (self.adaptive_most or 0) + 1)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,40 +111,45 @@ def run_bench(
     from eyas.engine.engine import Limits
 
     limits = Limits(max_new_tokens=settings.max_new_tokens, stop_ids=settings.stop_ids)
-    arms: list[Arm] = [EngineArm(engine, limits, k) for k in (0, *settings.depths)]
+    typical = _typical_text(engine, prompts, settings)
+    speculative = [EngineArm(engine, limits, k) for k in settings.depths]
+    if settings.adaptive_most is not None:
+        speculative.append(EngineArm(engine, limits, 0, engine.adaptive(typical, settings.adaptive_most)))
+    arms: list[Arm] = [EngineArm(engine, limits, 0), *speculative]
     if settings.peer_folder is not None:
         arms.append(
             TransformersArm(settings.peer_folder, limits, settings.dtype, settings.device, settings.num_threads)
         )
-    timer = PartTimer(engine, _typical_text(engine, prompts, settings), settings.depths)
+    timer = PartTimer(engine, typical, settings.all_depths)
     timer.sample(_PART_SAMPLES)
     measured = measure(arms, prompts, settings.num_repeats, talk)
     timer.sample(_PART_SAMPLES)
 
-    oracle = EngineOracle(engine)
-    divergences, num_compared = _judge_all(measured, arms, oracle)
+    max_gap = MAX_LOGIT_GAP[settings.dtype]
+    divergences, num_compared = _judge_all(measured, arms, EngineOracle(engine), max_gap)
     comparisons = [
         comparison
-        for k in settings.depths
-        for comparison in compare(measured, f"k={k}", k, timer.times, seed=settings.seed)
+        for arm in speculative
+        for comparison in compare(measured, arm.name, arm.num_draft_tokens, timer.times, seed=settings.seed)
     ]
-    best = best_depth(comparisons)
+    best = best_of(comparisons)
     speeds = figures(measured, arms)
     repetition = {n: repetition_share([a[0].ids for a in measured.of("plain", n)]) for n in measured.sets}
     return BenchRecord(
         figures=speeds,
         comparisons=comparisons,
-        best_num_draft_tokens=best,
+        best_num_draft_tokens=best.num_draft_tokens,
+        best_arm=best.arm,
         num_compared=num_compared,
         num_identical=num_compared - len(divergences),
         divergences=divergences,
         repetition=repetition,
-        passages=_passages(measured, best, pieces),
+        passages=_passages(measured, best.arm, best.num_draft_tokens, pieces),
         target=subject.target,
         draft=subject.draft,
         data=subject.data,
         settings=subject.settings,
-        verdict=_verdict(speeds, comparisons, best, divergences, num_compared),
+        verdict=_verdict(speeds, comparisons, best.arm, divergences, num_compared, max_gap),
         notes=_notes(repetition, speeds),
     )
 
@@ -149,7 +163,9 @@ def _typical_text(engine: "Engine", prompts: Sequence[BenchPrompt], settings: Be
     return [*prompt.prompt_ids, *half.ids]
 
 
-def _judge_all(measured: Measurements, arms: Sequence[Arm], oracle: EngineOracle) -> tuple[list[Divergence], int]:
+def _judge_all(
+    measured: Measurements, arms: Sequence[Arm], oracle: EngineOracle, max_gap: float
+) -> tuple[list[Divergence], int]:
     """Every answer of every arm and repeat against the plain arm's first; near-ties, and how many were compared."""
     found: list[Divergence] = []
     num_compared = 0
@@ -161,18 +177,18 @@ def _judge_all(measured: Measurements, arms: Sequence[Arm], oracle: EngineOracle
                 if answer is plain[0]:
                     continue
                 num_compared += 1
-                divergence = judge(prompt, plain[0], answer, arm.num_draft_tokens, oracle)
+                divergence = judge(prompt, plain[0], answer, arm.num_draft_tokens, oracle, max_gap)
                 if divergence is not None:
                     found.append(divergence)
     return found, num_compared
 
 
 def _passages(
-    measured: Measurements, num_draft_tokens: int, pieces: Callable[[Sequence[int]], list[str]]
+    measured: Measurements, arm: str, num_draft_tokens: int, pieces: Callable[[Sequence[int]], list[str]]
 ) -> list[Passage]:
-    """The first answer of each set at the best depth, token by token."""
+    """The first answer of each set by the best arm, token by token."""
     shown: dict[str, Passage] = {}
-    for prompt, answers in zip(measured.prompts, measured.answers[f"k={num_draft_tokens}"], strict=True):
+    for prompt, answers in zip(measured.prompts, measured.answers[arm], strict=True):
         answer: Answer = answers[0]
         if prompt.set not in shown:
             texts = pieces(answer.ids)
@@ -186,20 +202,25 @@ def _passages(
 def _verdict(
     speeds: Sequence[ArmFigures],
     comparisons: Sequence[Comparison],
-    best: int,
+    best: str,
     divergences: Sequence[Divergence],
     num_compared: int,
+    max_gap: float,
 ) -> str:
-    at_best = [c for c in comparisons if c.num_draft_tokens == best]
+    at_best = [c for c in comparisons if c.arm == best]
     lines = [f"{c.set}: {c.verdict}; accept length {c.accept_length:.2f}" for c in at_best]
     same = "all" if not divergences else f"{num_compared - len(divergences)} of"
     lines.append(
         f"{same} {num_compared} answers are the plain ones token for token"
-        + ("" if not divergences else f"; {len(divergences)} part where the target's two best logits tie (< 1e-4)")
+        + (
+            ""
+            if not divergences
+            else f"; {len(divergences)} part where the target's two best logits tie (< {max_gap:g})"
+        )
     )
     if peer := _peer_share(speeds):
         lines.append(f"the plain arm runs at {peer:.2f} times transformers' generate")
-    return f"K = {best}. " + ". ".join(lines) + "."
+    return f"K = {best.removeprefix('k=')}. " + ". ".join(lines) + "."
 
 
 def _peer_share(speeds: Sequence[ArmFigures]) -> float | None:

@@ -66,15 +66,17 @@ def render(document: Mapping[str, Any]) -> str:
     sets = list(dict.fromkeys(f["set"] for f in document["figures"]))
     width = max(len("transformers"), *map(len, sets))
     lines = [f"{'set':<{width}}  {'arm':<12}  tok/s (min - max)          with prefill", *_speeds(document, width), ""]
-    head = f"{'set':<{width}}   K  speedup (95 %)        accept length  ceiling  of it"
+    head = f"{'set':<{width}}     K  speedup (95 %)        accept length  ceiling  of it"
     lines += [head, *_comparisons(document["comparisons"], width), ""]
     best = [c for c in document["comparisons"] if c["num_draft_tokens"] == document["best_num_draft_tokens"]]
+    best = [c for c in best if c["arm"] == document["best_arm"]]
     parts = next((c["ceiling"] for c in best if c["ceiling"]), None)
     if parts:
         lines.append(
-            f"parts at K = {document['best_num_draft_tokens']}: one row {parts['one_row_ms']:.1f} ms, verify"
+            f"parts at K = {_depth(best[0])}: one row {parts['one_row_ms']:.1f} ms, verify"
             f" {parts['verify_ms']:.1f} ms, draft step {parts['draft_step_ms']:.2f} ms"
         )
+    lines += [f"depths of k=auto, {c['set']}: {_depths(c)}" for c in document["comparisons"] if c["arm"] == "k=auto"]
     lines.append(document["verdict"])
     lines += [f"note: {note}" for note in document["notes"]]
     return "\n".join(lines)
@@ -95,6 +97,15 @@ def _comparisons(comparisons: Sequence[Mapping[str, Any]], width: int) -> list[s
         interval = f"{c['speedup']:.2f} ({c['speedup_low']:.2f} - {c['speedup_high']:.2f})"
         ceiling = c["ceiling"]["speedup"] if c["ceiling"] else None
         held = f"{ceiling:>7.2f}  {c['speedup'] / ceiling:>5.0%}" if ceiling else f"{'–':>7}  {'–':>5}"
-        line = f"{c['set']:<{width}}  {c['num_draft_tokens']:>2}  {interval:<20}  {c['accept_length']:>13.3f}  {held}"
+        line = f"{c['set']:<{width}}  {_depth(c):>4}  {interval:<20}  {c['accept_length']:>13.3f}  {held}"
         lines.append(line)
     return lines
+
+
+def _depth(comparison: Mapping[str, Any]) -> str:
+    return "auto" if comparison["arm"] == "k=auto" else str(comparison["num_draft_tokens"])
+
+
+def _depths(comparison: Mapping[str, Any]) -> str:
+    shares = (f"{k}: {n / comparison['rounds']:.0%}" for k, n in enumerate(comparison["depth_histogram"]))
+    return f"{', '.join(shares)} of {comparison['rounds']} rounds"

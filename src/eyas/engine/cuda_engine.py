@@ -155,6 +155,27 @@ class FastEngine:
             yield from self._host[slot].tolist()
             num_read += 1
 
+    def measure(self, num_positions: int) -> tuple[float, float]:
+        """Seconds of a round, and of its proposing alone, behind so many positions; the sequence is lost."""
+        num = max(1, num_positions)
+        self.round.state.numbers.copy_(torch.tensor([num, num - 1, 0, 0, 0, 0], dtype=torch.int32))
+        per_launch = self.settings.rounds_per_launch
+        whole = self._seconds(self._launch) / per_launch
+        return whole, self._seconds(self._propose) if self.round.draft is not None else 0.0
+
+    def _seconds(self, launch: Callable[[], None]) -> float:
+        """Of one of several launches, back to back as rounds run."""
+        num_launches = 20 if self._is_cuda else 1
+        started = self._now()
+        for _ in range(num_launches):
+            launch()
+        return (self._now() - started) / num_launches
+
+    def _now(self) -> float:
+        if self._is_cuda:
+            torch.cuda.synchronize()
+        return self._clock()
+
     def _run_rounds(self) -> None:
         for _ in range(self.settings.rounds_per_launch):
             self.round.run()

@@ -5,7 +5,7 @@ length; a request that does not fit makes longer ones, and rounds are captured a
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -101,6 +101,14 @@ class CapturedPath:
         """See `FastPath.measure_costs`."""
         rounds = self.adaptive(most)
         return rounds.measure_costs(min(num_positions, self._length // 2))
+
+    def measure_parts(self, num_positions: int, depths: Sequence[int]) -> tuple[float, Mapping[int, float], float]:
+        """See `FastPath.measure_parts`; verifying is the rest of a round when its proposing has been timed."""
+        at = min(num_positions, self._length // 2)
+        plain, _ = self.engine(0).measure(at)
+        times = {depth: self.engine(depth).measure(at) for depth in depths}
+        step = sum(propose for _, propose in times.values()) / sum(depths)
+        return plain, {depth: max(plain, whole - propose) for depth, (whole, propose) in times.items()}, step
 
     def engine(self, num_draft_tokens: int) -> FastEngine:
         """Rounds of one depth; captured on first use, which compiles kernels for its number of rows."""

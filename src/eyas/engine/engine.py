@@ -1,7 +1,7 @@
 """One stream of text from a target, with or without a draft."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -61,6 +61,9 @@ class FastPath(Protocol):
 
     def measure_costs(self, num_positions: int, most: int) -> CostTable:
         """What its rounds cost behind so many positions, per depth up to `most`."""
+
+    def measure_parts(self, num_positions: int, depths: Sequence[int]) -> tuple[float, Mapping[int, float], float]:
+        """Seconds of a plain step, of a verify pass per depth, of one draft token; once each, for a ceiling."""
 
 
 class Engine:

@@ -66,14 +66,16 @@ class Comparison:
 
     Attributes:
         set: kind of text, or `all`.
-        num_draft_tokens: K.
+        arm: `k=3`, `k=auto` …
+        num_draft_tokens: K; the most where depth adapts.
         speedup: plain seconds / speculative seconds for the same tokens, decode only.
         speedup_low, speedup_high: 95 % bootstrap interval over prompts.
         speedup_with_prefill: the same with the prompt's reading.
         accept_length: tokens per verify pass, bonus included, the engine's own counts, pooled.
         accept_length_request_mean: unweighted mean over prompts.
         per_position: entry k = share of rounds in which drafts 1 … k + 1 were all accepted.
-        rounds: verify passes.
+        rounds: verify passes, undrafted ones (plain steps) included; of all repeats where depth adapts, else of one.
+        depth_histogram: entry k = rounds in which k drafts were verified; undrafted_rounds is its entry 0.
         ceiling: None for arms whose parts cannot be timed (a server).
         verdict: in words.
     """
@@ -90,6 +92,9 @@ class Comparison:
     rounds: int
     ceiling: Ceiling | None
     verdict: str
+    arm: str = ""
+    depth_histogram: tuple[int, ...] = ()
+    undrafted_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +135,7 @@ class BenchRecord:
     Attributes:
         figures: speed of every arm on every set, and on `all`.
         comparisons: every K on every set, and on `all`.
-        best_num_draft_tokens: K with the highest speedup on `all`.
+        best_num_draft_tokens: K of the arm with the highest speedup on `all`, which is `best_arm`.
         num_compared: pairs of texts compared token for token; num_identical of them were the same.
         divergences: the others, all within the allowed logit gap.
         repetition: set -> share of its tokens that lie in a 4-gram seen before in the same text; a high share means
@@ -155,6 +160,7 @@ class BenchRecord:
     data: Mapping[str, Any]
     settings: Mapping[str, Any]
     verdict: str
+    best_arm: str = ""
     notes: Sequence[str] = ()
 
     def as_document(self) -> dict[str, Any]:

@@ -118,6 +118,7 @@ def _origin(origin: int) -> str:
 def _tone(content: Mapping[str, Any]) -> str:
     best = content["best_num_draft_tokens"]
     chosen = [c for c in content["comparisons"] if c["num_draft_tokens"] == best and c["set"] == "all"]
+    chosen = [c for c in chosen if c.get("arm", "") == content.get("best_arm", "")]
     if chosen and chosen[0]["speedup_low"] > 1.0:
         return "good"
     return "bad" if chosen and chosen[0]["speedup_high"] < 1.0 else "plain"
