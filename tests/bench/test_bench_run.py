@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from engine.tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 from eyas.bench.arm import Answer, BenchPrompt
 from eyas.bench.compare import BaselineHandicapped, PartTimes, compare, verdict
 from eyas.bench.engine_arm import EngineArm
@@ -17,7 +18,6 @@ from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget
 from eyas.records.bench_record import Ceiling
 from eyas.talk import Silent
-from engine.tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 from stub_models import StubTarget, moody_draft, right_draft
 
 PROMPTS = [

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from eyas.bench.arm import Answer
 from eyas.bench.measure import ALL, Measurements
@@ -123,7 +124,7 @@ def best_of(comparisons: Sequence[Comparison]) -> Comparison:
 def depth_histogram(total: Acceptance) -> tuple[int, ...]:
     """Entry k = rounds in which exactly k drafts were verified."""
     at_least = (total.rounds, *total.proposed_at, 0)
-    return tuple(a - b for a, b in zip(at_least, at_least[1:], strict=False))
+    return tuple(a - b for a, b in pairwise(at_least))
 
 
 def _acceptance(answer: Answer, num_draft_tokens: int) -> Acceptance:
