@@ -107,3 +107,66 @@ def test_the_segments_are_the_rendered_text_and_its_answers_for_any_content(pair
     rendered = template().render(talk, len(turns))
     assert rendered == "".join(segment.text for segment in segments) + "\n"
     assert [s.text for s in segments if s.is_supervised] == [f"{answer}<|im_end|>" for _, answer in pairs]
+
+
+TOOLS = (
+    "{% if tools %}{{ '<|im_start|>system\n' + (tools | tojson) + '<|im_end|>\n' }}{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + (m.content or '') }}"
+    "{% for call in m.tool_calls or [] %}{{ '<call>' + (call.function | tojson) + '</call>' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def test_tools_go_to_the_template_and_a_call_is_supervised_but_its_result_is_not():
+    messages = [
+        {"role": "user", "content": "2+3?"},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]},
+        {"role": "tool", "content": "5"},
+        {"role": "assistant", "content": "It is 5."},
+    ]
+    called = Conversation(messages=messages, source=0, line=1, tools=[{"name": "add"}])
+    segments = template(TOOLS).segments(called)
+
+    assert segments[0].text.startswith('<|im_start|>system\n[{"name": "add"}]<|im_end|>\n')
+    assert [s.text for s in segments if s.is_supervised] == [
+        '<call>{"name": "add", "arguments": {"a": 2}}</call><|im_end|>',
+        "It is 5.<|im_end|>",
+    ]
+    assert "<|im_start|>tool\n5<|im_end|>" in segments[2].text
+
+
+@pytest.mark.parametrize(
+    ("thinks", "opening"), [(True, "assistant\n<think>\n"), (False, "assistant\n<think></think>\n")]
+)
+def test_options_of_the_template_turn_thinking_on_and_off(thinks: bool, opening: str):
+    text = CHATML.replace(
+        "{{ '<|im_start|>assistant\n' }}",
+        "{{ '<|im_start|>assistant\n' + ('<think>\n' if enable_thinking else '<think></think>\n') }}",
+    )
+    switched = ChatTemplate(byte_tokenizer(text), SPECIALS, {"enable_thinking": thinks})
+    assert switched.render(CHAT, 1, for_generation=True).endswith(opening)
+
+
+def test_many_are_rendered_as_one_by_one_whatever_tools_they_have():
+    talks = [
+        CHAT,
+        conversation(("user", "x"), tools=[{"name": "f"}]),
+        conversation(("user", "y"), tools=[{"name": "f"}]),
+        CHAT,
+    ]
+    both = template(TOOLS)
+    lengths = [3, 1, 1, 4]
+    for for_generation in (False, True):
+        assert both.render_many(talks, lengths, for_generation=for_generation) == [
+            both.render(c, length, for_generation=for_generation) for c, length in zip(talks, lengths, strict=True)
+        ]
+
+
+def test_of_many_the_one_that_the_template_refuses_is_named():
+    refusing = "{% for m in messages %}{% if m.content == 'bad' %}{{ raise_exception('no') }}{% endif %}{% endfor %}"
+    good = Conversation(messages=CHAT.messages, source=0, line=7)
+    bad = Conversation(messages=[{"role": "user", "content": "bad"}], source=1, line=9)
+    with pytest.raises(TemplateFailed) as caught:
+        template(refusing).render_many([good, bad, good], [1, 1, 1])
+    assert caught.value.where == "data file 2, record 9"

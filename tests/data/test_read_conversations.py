@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from eyas.data.read_conversations import DataMalformed, DataMissing, list_files, read_conversations
+from eyas.talk import Silent
 
 RECORD = {"id": "x", "messages": [{"role": "user", "content": "ü"}, {"role": "assistant", "content": "a"}]}
 LINE = json.dumps(RECORD, ensure_ascii=False)
@@ -119,3 +120,51 @@ def test_a_truncated_table_is_malformed_data(tmp_path: Path, suffix):
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(DataMalformed):
         list(read_conversations([path]))
+
+
+def save_to_disk(folder: Path, records: list[dict]) -> None:
+    """The layout of `datasets.Dataset.save_to_disk`."""
+    folder.mkdir(parents=True)
+    write_table(folder / "data-00000-of-00002.arrow", records[:1])
+    write_table(folder / "data-00001-of-00002.arrow", records[1:])
+    files = [{"filename": f"data-0000{i}-of-00002.arrow"} for i in range(2)]
+    (folder / "state.json").write_text(json.dumps({"_data_files": files, "_split": None}))
+    (folder / "dataset_info.json").write_text("{}")
+
+
+def test_a_folder_of_save_to_disk_reads_like_its_lines(tmp_path: Path):
+    save_to_disk(tmp_path / "set", [RECORD, RECORD, RECORD])
+    found = list(read_conversations(list_files([tmp_path / "set"])))
+    assert [c.messages for c in found] == [RECORD["messages"]] * 3
+    assert [(c.source, c.line) for c in found] == [(0, 1), (1, 1), (1, 2)]
+
+
+def test_of_a_data_set_with_splits_only_those_for_training_are_read_and_it_is_said(tmp_path: Path):
+    save_to_disk(tmp_path / "set" / "train", [RECORD, RECORD])
+    save_to_disk(tmp_path / "set" / "test", [RECORD, RECORD])
+    (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
+    talk = Silent()
+    assert {p.parent.name for p in list_files([tmp_path / "set"], talk)} == {"train"}
+    assert "2 files of test splits are left out" in talk.notes[0]
+
+
+def test_a_folder_of_parquet_files_is_read_by_the_names_of_its_splits(tmp_path: Path):
+    names = ("data/train-00000-of-00001.parquet", "data/test-00000-of-00001.parquet", "data/validation.parquet")
+    for name in (*names, "training_notes.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = [p.name for p in list_files([tmp_path], Silent())]
+    assert found == ["train-00000-of-00001.parquet", "training_notes.jsonl"]
+
+
+def test_a_folder_with_nothing_for_training_is_read_whole(tmp_path: Path):
+    for name in ("test.jsonl", "testament.jsonl"):
+        (tmp_path / name).touch()
+    assert [p.name for p in list_files([tmp_path], Silent())] == ["test.jsonl", "testament.jsonl"]
+
+
+def test_a_column_of_columns_is_a_list_of_turns(tmp_path: Path):
+    columns = {"conversations": {"from": ["human", "gpt"], "value": ["q", "a"]}}
+    write_table(tmp_path / "d.parquet", [columns])
+    [found] = read_conversations([tmp_path / "d.parquet"])
+    assert found.messages == [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]

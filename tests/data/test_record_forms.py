@@ -1,5 +1,8 @@
+import json
+
 import pytest
 
+from eyas.data.conversation import WrittenRow
 from eyas.data.record_forms import FormUnknown, conversation_of
 
 
@@ -24,3 +27,60 @@ def test_tools_written_as_a_json_string_are_read():
     assert conversation_of(record, 0, 1).tools == [{"type": "function"}]
     with pytest.raises(FormUnknown, match="no JSON"):
         conversation_of({"messages": [], "tools": "f(x)"}, 0, 1)
+
+
+def test_turns_as_a_json_string_and_as_columns_are_read():
+    plain = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    text = {"messages": json.dumps(plain["messages"])}
+    columns = {"messages": {"role": ["user", "assistant"], "content": ["q", "a"]}}
+    assert conversation_of(text, 0, 1) == conversation_of(columns, 0, 1) == conversation_of(plain, 0, 1)
+    with pytest.raises(FormUnknown, match="differ in length"):
+        conversation_of({"messages": {"role": ["user"], "content": ["q", "a"]}}, 0, 1)
+    with pytest.raises(FormUnknown, match="no JSON"):
+        conversation_of({"messages": "hello"}, 0, 1)
+
+
+def test_each_tool_may_be_a_json_string():
+    assert conversation_of({"messages": [], "tools": ['{"type": "function"}']}, 0, 1).tools == [{"type": "function"}]
+
+
+@pytest.mark.parametrize(
+    ("call", "read"),
+    [
+        ({"function": {"name": "f", "arguments": '{"a":1}'}}, {"function": {"name": "f", "arguments": {"a": 1}}}),
+        ({"name": "f", "arguments": '{"a":1}'}, {"name": "f", "arguments": {"a": 1}}),
+        ({"name": "f", "arguments": "a=1"}, {"name": "f", "arguments": "a=1"}),
+        ({"name": "f", "arguments": {"a": 1}}, {"name": "f", "arguments": {"a": 1}}),
+    ],
+)
+def test_arguments_of_a_tool_call_become_an_object(call, read):
+    record = {"messages": [{"role": "assistant", "content": None, "tool_calls": [call]}]}
+    assert conversation_of(record, 0, 1).messages[0]["tool_calls"] == [read]
+
+
+WRITTEN = {"ids": [1, 2, 3], "answers": [[1, 3]]}
+
+
+def test_the_ids_that_a_target_wrote_are_read_with_what_they_are_of():
+    found = conversation_of({"messages": [], "written": [WRITTEN], "written_by": "x", "temperature": 0.7}, 0, 1)
+    assert found.written == [WrittenRow([1, 2, 3], [(1, 3)])]
+    assert (found.written_by, found.temperature) == ("x", 0.7)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ids": [1, 2], "answers": [[1, 3]]},
+        {"ids": [1, 2, 3], "answers": [[2, 1]]},
+        {"ids": [1, 2, 3], "answers": []},
+        {"ids": [1, -2, 3], "answers": [[1, 3]]},
+        {"ids": [1, "2", 3], "answers": [[1, 3]]},
+        {"ids": [True, 2, 3], "answers": [[1, 3]]},
+        {"ids": [], "answers": []},
+        {"answers": [[1, 3]]},
+        "x",
+    ],
+)
+def test_ids_that_are_none_and_places_outside_them_are_refused(wrong):
+    with pytest.raises(FormUnknown, match="written"):
+        conversation_of({"messages": [], "written": [wrong]}, 0, 1)

@@ -22,6 +22,7 @@ class Exclusion:
 
     def __init__(self, prompts: Sequence[str]) -> None:
         self._long: set[tuple[str, ...]] = set()
+        self._beginnings: set[tuple[str, ...]] = set()  # of the runs: most turns hold none, and that is quickly seen
         self._short: set[tuple[str, ...]] = set()
         for prompt in prompts:
             words = tuple(prompt.lower().split())
@@ -29,6 +30,7 @@ class Exclusion:
                 self._short.add(words)
             else:
                 self._long.update(_runs(words))
+        self._beginnings.update(run[:3] for run in self._long)
 
     @classmethod
     def read(cls, paths: Sequence[Path], tokenizer: Tokenizer) -> "Exclusion":
@@ -52,7 +54,10 @@ class Exclusion:
         return any(self._holds(tuple(turn.lower().split())) for turn in turns)
 
     def _holds(self, words: tuple[str, ...]) -> bool:
-        return words in self._short or not self._long.isdisjoint(_runs(words))
+        if words in self._short:
+            return True
+        may_hold = not self._beginnings.isdisjoint(zip(words, words[1:], words[2:], strict=False))
+        return may_hold and not self._long.isdisjoint(_runs(words))
 
 
 def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from eyas.data.prepare_config import ConfigInvalid
 from eyas.data.read_conversations import list_files
+from eyas.talk import Talk
 
 _MOST = 100.0
 
@@ -23,7 +24,7 @@ class DataFile:
     weight: float = 1.0
 
 
-def data_files(named: Sequence[str | Path]) -> list[DataFile]:
+def data_files(named: Sequence[str | Path], talk: Talk | None = None) -> list[DataFile]:
     """The files that `--data` values stand for: `F` or `F:WEIGHT`, files or folders of files.
 
     Raises:
@@ -33,7 +34,7 @@ def data_files(named: Sequence[str | Path]) -> list[DataFile]:
     return [
         DataFile(path=file, weight=weight)
         for path, weight in map(_path_and_weight, named)
-        for file in list_files([path])
+        for file in list_files([path], talk)
     ]
 
 

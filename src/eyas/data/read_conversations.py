@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, cast
@@ -10,10 +11,12 @@ from typing import IO, Any, cast
 from eyas.data.conversation import Conversation
 from eyas.data.record_forms import FormUnknown, conversation_of
 from eyas.errors import EnvironmentMissing, EyasError
+from eyas.talk import Talk
 
 _OPENERS: Mapping[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
 _FORM = '{"messages": [{"role": ..., "content": ...}]}'
 _TABLES = (".parquet", ".arrow")
+_TEST_SPLITS = ("test", "validation", "valid", "val", "dev", "eval")
 _TABLE_BATCH = 256  # records in memory at once
 
 
@@ -45,9 +48,13 @@ def read_conversations(paths: Sequence[Path]) -> Iterator[Conversation]:
                 raise _malformed(path, line, str(error)) from error
 
 
-def list_files(paths: Sequence[Path]) -> list[Path]:
+def list_files(paths: Sequence[Path], talk: Talk | None = None, *, all_splits: bool = False) -> list[Path]:
     """The data files that `paths` stand for: files as they are, folders by the .jsonl(.gz, .xz), .parquet and .arrow
     in them, as a data set's repository has them or `Dataset.save_to_disk` writes them.
+
+    Args:
+        talk: told of files left out.
+        all_splits: also take test splits of a folder that has one for training.
 
     Raises:
         DataMissing: a path does not exist, or a folder holds no data file.
@@ -58,12 +65,34 @@ def list_files(paths: Sequence[Path]) -> list[Path]:
             found = sorted(p for p in path.rglob("*") if p.is_file() and _is_data(p))
             if not found:
                 raise _missing(path, "it holds no .jsonl, .parquet or .arrow file")
-            files += found
+            files += found if all_splits else _for_training(path, found, talk)
         elif path.is_file():
             files.append(path)
         else:
             raise _missing(path, "it does not exist or is no file")
     return files
+
+
+def _for_training(folder: Path, files: Sequence[Path], talk: Talk | None) -> list[Path]:
+    """Without the test splits, where the folder tells its splits apart."""
+    splits = [_split_of(path.relative_to(folder)) for path in files]
+    if "train" not in splits:
+        return list(files)
+    left_out = [path.name for path, split in zip(files, splits, strict=True) if split == "test"]
+    if left_out and talk is not None:
+        talk.note(f"{folder}: {len(left_out)} files of test splits are left out: {', '.join(left_out[:4])}")
+    return [path for path, split in zip(files, splits, strict=True) if split != "test"]
+
+
+def _split_of(path: Path) -> str | None:
+    """`train` or `test`, as a folder or the beginning of the file's name says; None where neither does."""
+    for part in path.parts:
+        word = re.split(r"[^a-z]", part.lower())[0]
+        if word == "train":
+            return "train"
+        if word in _TEST_SPLITS:
+            return "test"
+    return None
 
 
 def _is_data(path: Path) -> bool:

@@ -3,6 +3,9 @@
 - `messages`: a list of {role, content, ...}, as OpenAI and Hugging Face write it.
 - `conversations`: a list of {from, value}, as ShareGPT writes it (some files use role and content inside).
 
+Tables add two: the list as a JSON string, and the columns of its turns, {role: [...], content: [...]}, as `datasets`
+stores a sequence of objects. Arguments of tool calls given as a JSON string become the object that templates render.
+
 Beside the turns eyas itself writes `finished`, `temperature`, and the exact token ids: `written`, a list of
 {ids: [...], answers: [[begin, end], ...]}, and `written_by`, the fingerprint of the tokenizer and template they are of.
 """
@@ -39,7 +42,7 @@ def conversation_of(record: Any, source: int, line: int) -> Conversation:
     if not isinstance(record, Mapping):
         raise FormUnknown(f"the line holds a JSON {type(record).__name__}, not an object")
     key = next((name for name in ("messages", "conversations") if name in record), None)
-    turns = record.get(key) if key else None
+    turns = _as_list(record.get(key)) if key else None
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
         keys = ", ".join(sorted(record)[:8])
         raise FormUnknown(f"there is no list `messages` or `conversations` of objects (keys: {keys})")
@@ -57,6 +60,8 @@ def conversation_of(record: Any, source: int, line: int) -> Conversation:
 
 def _message(turn: Mapping[str, Any]) -> Mapping[str, Any]:
     """A turn with `role` and `content`; a role that is not known stays as it is and is counted as unusable later."""
+    if isinstance(turn.get("tool_calls"), list):
+        turn = {**turn, "tool_calls": [_tool_call(call) for call in turn["tool_calls"]]}
     if "from" not in turn:
         return turn
     rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
@@ -64,14 +69,48 @@ def _message(turn: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"role": _SHAREGPT_ROLES.get(role, role), "content": turn.get("value"), **rest}
 
 
+def _as_list(turns: Any) -> Any:
+    """A list of turns, where they are written in one of the forms of tables."""
+    if isinstance(turns, str):
+        turns = _json_of(turns, "the list of turns")
+    if isinstance(turns, Mapping) and turns and all(isinstance(column, list) for column in turns.values()):
+        if len({len(column) for column in turns.values()}) > 1:
+            raise FormUnknown("the columns of the turns differ in length")
+        rows = zip(*turns.values(), strict=True)
+        return [{k: v for k, v in zip(turns, row, strict=True) if v is not None} for row in rows]
+    return turns
+
+
+def _tool_call(call: Any) -> Any:
+    """A tool call whose arguments are an object: a template would quote a string once more."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    inner = function if isinstance(function, Mapping) else call
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(inner["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    if not isinstance(arguments, dict):
+        return call
+    made = {**inner, "arguments": arguments}
+    return {**call, "function": made} if inner is function else made
+
+
 def _tools(tools: Any) -> Any:
-    """Tool descriptions; some files keep them as a JSON string (SpecForge#738)."""
+    """Tool descriptions; some files keep them, or each of them, as a JSON string (SpecForge#738)."""
     if isinstance(tools, str):
-        try:
-            tools = json.loads(tools)
-        except (ValueError, RecursionError):
-            raise FormUnknown("`tools` is a string that is no JSON") from None
+        tools = _json_of(tools, "`tools`")
+    if isinstance(tools, list):
+        return [_json_of(tool, "a tool") if isinstance(tool, str) else tool for tool in tools] or None
     return tools or None
+
+
+def _json_of(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise FormUnknown(f"{what} is a string that is no JSON") from None
 
 
 def _written(rows: Any) -> list[WrittenRow]:

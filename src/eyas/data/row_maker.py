@@ -94,10 +94,10 @@ class RowMaker:
             dropped[f"cut at {most} tokens (kept)"] += 1
         if row.num_supervised == 0:
             dropped["nothing supervised"] += 1
-        elif hash(row) in self._seen:
+        elif (print_ := hash(row)) in self._seen:
             dropped["the same as an earlier row"] += 1
         else:
-            self._seen.add(hash(row))
+            self._seen.add(print_)
             yield row
 
 
