@@ -2,7 +2,14 @@ from math import inf, nan
 
 import pytest
 
-from eyas.train.config import TrainConfig, TrainConfigInvalid, require_threads, resolve
+from eyas.train.config import (
+    TrainConfig,
+    TrainConfigInvalid,
+    batch_tokens_for,
+    require_processes,
+    require_threads,
+    resolve,
+)
 
 
 def test_all_problems_are_told_at_once():
@@ -15,12 +22,20 @@ def test_all_problems_are_told_at_once():
 def test_what_was_left_open_is_chosen_and_told():
     resolved = resolve(TrainConfig(tokens=64_000), hidden_size=1152, num_tokens=10_000, longest=2000)
     assert resolved.lr == pytest.approx(5e-4)
-    assert resolved.batch_tokens == 1000
+    assert resolved.batch_tokens == 512
     assert [note.split(";")[0] for note in resolved.notes[:2]] == [
         "learning rate 0.0005 (peak), chosen for width 1152",
-        "1000 tokens per step",
+        "512 tokens per step",
     ]
     assert "they go alone" in resolved.notes[2]
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [(1, 256), (10_000, 256), (2_000_000, 2048), (50_000_000, 8192), (10**9, 32768), (10**12, 32768)],
+)
+def test_steps_and_their_size_both_grow_with_the_run(total, expected):
+    assert batch_tokens_for(total) == expected
 
 
 def test_what_was_given_is_kept():
@@ -65,3 +80,9 @@ def test_a_number_of_threads_that_no_machine_has_is_refused(threads):
 @pytest.mark.parametrize("threads", [None, 1, 1024])
 def test_other_numbers_of_threads_are_taken(threads):
     require_threads(threads)
+
+
+@pytest.mark.parametrize(("gpus", "under_torchrun"), [(0, False), (65, False), (2, True)])
+def test_a_number_of_processes_that_makes_no_sense_is_refused(gpus, under_torchrun):
+    with pytest.raises(TrainConfigInvalid, match="--gpus"):
+        require_processes(gpus, under_torchrun=under_torchrun)

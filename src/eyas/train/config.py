@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from math import inf
+from math import inf, log2
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -14,7 +14,6 @@ LossName = Literal["kl", "ce", "tv", "lk"]
 
 # At the width of SmolLM2-135M; a wider draft takes proportionally smaller steps.
 _LR_AT_WIDTH = (1e-3, 576)
-_UPDATES_WANTED = 64
 MAX_STEPS = 1_000_000  # every step of a run is laid out in memory before the first
 _MAX_SEED = 2**32 - 1  # `batches` and torch make a 64-bit number of it
 _MAX_THREADS = 1024
@@ -39,7 +38,8 @@ class TrainConfig:
     epochs: int = 1
     """Passes over the rows, when neither --steps nor --tokens is given."""
     batch_tokens: int | None = None
-    """Tokens per optimiser step, at least one row; by default so that there are about 64 steps, 256 … 16384."""
+    """Tokens per optimiser step, at least one row; by default about 1.5 √(tokens of the run),
+    a power of two, 256 … 32768."""
     micro_batch_tokens: int = 4096
     """Tokens that go through the models at once, padding counted; more only accumulate gradients."""
     ttt_steps: int = 7
@@ -155,11 +155,20 @@ def resolve(config: TrainConfig, *, hidden_size: int, num_tokens: int, longest: 
         notes.append(f"learning rate {lr:.3g} (peak), chosen for width {hidden_size}; --lr changes it")
     if batch_tokens is None:
         total = config.tokens or num_tokens * config.epochs
-        batch_tokens = 2048 if config.steps else max(256, min(16384, total // _UPDATES_WANTED))
+        batch_tokens = 2048 if config.steps else batch_tokens_for(total)
         notes.append(f"{batch_tokens} tokens per step; --batch-tokens changes it")
     if longest > batch_tokens:
         notes.append(f"rows of up to {longest} tokens are longer than a batch of {batch_tokens}: they go alone")
     return Resolved(batch_tokens=batch_tokens, lr=lr, notes=tuple(notes))
+
+
+def batch_tokens_for(total: int) -> int:
+    """Tokens per step for a run of `total` tokens: steps and their size both grow with √total.
+
+    10 k tokens: 256 (40 steps); 2 M: 2048 (1000); 50 M: 8192 (6000); 1 G: 32768 (30 000). A fixed number of steps
+    would starve small runs of updates or large ones of everything else.
+    """
+    return int(min(32768, max(256, 2 ** round(log2(1.5 * max(1, total) ** 0.5)))))
 
 
 def _problems(config: TrainConfig) -> list[str]:

@@ -4,6 +4,7 @@ A rank that dies ends the others within seconds: no peer waits for a collective 
 """
 
 import ctypes
+import os
 import signal
 import tempfile
 import time
@@ -52,6 +53,7 @@ class _Work:
     config: TrainConfig
     make_talk: Callable[[], Talk]
     threads: int | None
+    parent: int
 
 
 def train_on(
@@ -78,7 +80,7 @@ def train_on(
     assert num_ranks >= 2, "one process needs no launcher"
     request.placement(num_ranks - 1)  # are there so many?
     threads = threads or max(1, torch.get_num_threads() // num_ranks)
-    work = _Work(request=request, config=config, make_talk=make_talk, threads=threads)
+    work = _Work(request=request, config=config, make_talk=make_talk, threads=threads, parent=os.getpid())
     context = get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="eyas-ranks-") as folder:
         ears, processes = [], []
@@ -101,6 +103,8 @@ def _rank(place: Place, work: _Work, mouth: connection.Connection) -> None:
     """The life of one rank. Ctrl-C is the parent's business."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != work.parent:  # it died while this one started
+        return
     if work.threads is not None:
         torch.set_num_threads(work.threads)
     talk = work.make_talk() if place.rank == 0 else Silent()
