@@ -1,66 +1,8 @@
 import pytest
 import torch
 
-from eyas.contract.draft_spec import Mla, Rope
 from eyas.models.draft import Eagle3Draft
-from tiny_draft import tiny_draft, tiny_spec, tiny_text
-
-MLA = {
-    "draft_class": "mla",
-    "aux_boundaries": (2, 3, 4),
-    "rope": Rope(interleaved=True),
-    "mla": Mla(q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7),
-}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 1.0}
-SWITCHES = {
-    "eagle-3": {},
-    "post-norm residual": {"residual": "post-norm"},
-    "norm over concat": {"aux_norm": "over-concat"},
-    "norm per state": {"aux_norm": "per-state"},
-    "post-norm feedback": {"feedback": "post-norm"},
-    "q/k norm": {"qk_norm": True},
-    "biases": {"attention_bias": True, "mlp_bias": True, "fc_bias": True},
-    "two layers": {"num_layers": 2},
-    "all heads own keys": {"num_kv_heads": 4},
-    "partial rope": {"rope": Rope(partial_rotary_factor=0.5)},
-    "interleaved rope": {"rope": Rope(interleaved=True)},
-    "llama3 rope": {
-        "rope": Rope(
-            theta=500.0,
-            scaling={
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 16,
-            },
-        )
-    },
-    "yarn rope": {
-        "rope": Rope(scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}),
-    },
-    "latent attention": MLA,
-    "latent attention, whole queries": {
-        **MLA,
-        "mla": Mla(q_lora_rank=None, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=7),
-    },
-    "latent attention, yarn, two layers, norm per state, post-norm feedback": {
-        **MLA,
-        "rope": Rope(interleaved=True, scaling=YARN),
-        "num_layers": 2,
-        "aux_norm": "per-state",
-        "feedback": "post-norm",
-    },
-    "full vocabulary": {"draft_vocab_size": 40},
-    "sliding window": {"sliding_window": 5},
-    "window in one of two layers": {
-        "sliding_window": 5,
-        "num_layers": 2,
-        "layer_types": ("full_attention", "sliding_attention"),
-    },
-    "head of the target": {"head": "target", "draft_vocab_size": 40, "embedding": "target"},
-    "tied head": {"head": "tied", "draft_vocab_size": 40},
-}
+from tiny_draft import SWITCHES, tiny_draft, tiny_spec, tiny_text
 
 
 def incremental(draft: Eagle3Draft, ids: torch.Tensor, aux: torch.Tensor, start: int, num_steps: int):

@@ -4,7 +4,6 @@ import struct
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_draft import SWITCHES
 
 from eyas.errors import EyasError
 from eyas.models.load_draft import (
@@ -20,7 +19,7 @@ from eyas.models.placement import place
 from eyas.models.save_draft import DraftUnwritable, save_draft
 from eyas.records.atomic import OutputExists
 from eyas.talk import Silent
-from tiny_draft import tiny_draft, tiny_text
+from tiny_draft import SWITCHES, tiny_draft, tiny_text
 
 CPU = place("float32", "cpu")
 # Everything else is written in SGLang's format.

@@ -1,20 +1,35 @@
 import dataclasses
 
-import torch
+import pytest
 
+from eyas.contract.target_size import TargetSize
 from eyas.models.draft import Eagle3Draft
 from eyas.train.config import TrainConfig
 from eyas.train.costs import estimate_costs
-from tiny_draft import tiny_spec
+from tiny_draft import SWITCHES, tiny_draft, tiny_spec
 
 SPEC = tiny_spec(embedding="target")
-GIVEN = {"target_params": 5000, "target_bytes": 20_000, "longest": 100}
+GIVEN = {"target": TargetSize(num_params=5000, num_active=5000, num_bytes=20_000), "longest": 100}
 
 
-def test_the_trained_parameters_are_those_of_the_draft_but_for_its_norms():
-    draft = Eagle3Draft(SPEC, target_embedding=torch.zeros(SPEC.vocab_size, SPEC.hidden_size))
-    matrices = sum(p.numel() for p in draft.parameters() if p.ndim > 1)
-    assert estimate_costs(SPEC, TrainConfig(), **GIVEN).num_trained == matrices
+def number_of(draft: Eagle3Draft) -> int:
+    return sum(p.numel() for p in draft.parameters())
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_the_trained_parameters_are_those_of_the_draft_whatever_its_shape(switch):
+    draft = tiny_draft(**SWITCHES[switch])
+    costs = estimate_costs(draft.spec, TrainConfig(), **GIVEN)
+    assert (costs.num_trained, costs.draft_bytes) == (number_of(draft), 2 * number_of(draft))
+
+
+def test_what_is_frozen_is_kept_but_not_trained():
+    draft = tiny_draft()
+    costs = estimate_costs(draft.spec, TrainConfig(freeze_head=True, freeze_embedding=True), **GIVEN)
+    assert draft.lm_head is not None
+    assert draft.embed_tokens is not None
+    assert costs.num_trained == number_of(draft) - draft.lm_head.weight.numel() - draft.embed_tokens.weight.numel()
+    assert costs.draft_bytes == 2 * number_of(draft)
 
 
 def test_memory_grows_with_the_micro_batch_and_names_its_largest_part_first():
@@ -36,5 +51,6 @@ def test_smollm2_costs_about_what_was_measured_per_token():
         vocab_size=49152,
         draft_vocab_size=8192,
     )
-    costs = estimate_costs(smollm2, TrainConfig(), target_params=134_515_008, target_bytes=0, longest=500)
+    size = TargetSize(num_params=134_515_008, num_active=106_204_000, num_bytes=0)
+    costs = estimate_costs(smollm2, TrainConfig(), target=size, longest=500)
     assert 0.5e9 < costs.flop_per_token < 0.9e9

@@ -76,10 +76,10 @@ def _text_only(folder: Path) -> dict[str, Any] | None:
         spec = read_target(folder)
     except (CheckpointNotFound, TargetConfigIncomplete):
         return None
-    kind = _SAME_AS.get(spec.text_model_type, spec.text_model_type)
+    kind, text_options = text_model_options(spec)
     if kind not in CONFIG_MAPPING:
         return None
-    config = AutoConfig.for_model(kind, **_text_options(spec))
+    config = AutoConfig.for_model(kind, **text_options)
     names = [n for n in read_checkpoint(folder).tensors if n.endswith(_EMBEDDING)]
     prefix = min(names, key=len).removesuffix(_EMBEDDING) if names else "model."
     # `language_model.model.embed_tokens` has its head beside the inner `model`, `model.language_model.…` at the top.
@@ -88,13 +88,13 @@ def _text_only(folder: Path) -> dict[str, Any] | None:
     return {"config": config, "key_mapping": mapping}
 
 
-def _text_options(spec: TargetSpec) -> dict[str, Any]:
-    """The text model's part of the config, with what the wrapper says for it."""
+def text_model_options(spec: TargetSpec) -> tuple[str, dict[str, Any]]:
+    """Of the text model in a target: transformers' name for its class, and its config with what the wrapper says."""
     options = {key: value for key, value in spec.text_config.items() if key not in ("model_type", "auto_map")}
     options["tie_word_embeddings"] = spec.tie_word_embeddings
     if "quantization_config" in spec.config:
         options.setdefault("quantization_config", spec.config["quantization_config"])
-    return options
+    return _SAME_AS.get(spec.text_model_type, spec.text_model_type), options
 
 
 def _require_weights(model: PreTrainedModel, missing: Any, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.target_size import TargetSize
 from eyas.train.config import TrainConfig
 
 _ADAM_BYTES = 16  # fp32 weight, gradient and two moments
@@ -31,39 +32,72 @@ class Costs:
         return sum(self.memory_bytes.values())
 
 
-def estimate_costs(
-    spec: DraftSpec, config: TrainConfig, *, target_params: int, target_bytes: int, longest: int
-) -> Costs:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftSize:
+    """Parameters of a draft by part; what it shares with the target is not counted."""
+
+    layers: int
+    fuse: int
+    head: int
+    embedding: int
+    norms: int
+
+    @property
+    def total(self) -> int:
+        """All of its own."""
+        return self.layers + self.fuse + self.head + self.embedding + self.norms
+
+
+def draft_size(spec: DraftSpec) -> DraftSize:
+    """Counted on the module itself, built without memory."""
+    import torch
+
+    from eyas.models.draft import Eagle3Draft
+
+    with torch.device("meta"):
+        draft = Eagle3Draft(spec)
+    parts = {"layers": 0, "fc": 0, "lm_head": 0, "embed_tokens": 0}
+    total = 0
+    for name, parameter in draft.named_parameters():
+        total += parameter.numel()
+        part = name.split(".")[0]
+        if part in parts:
+            parts[part] += parameter.numel()
+    layers, fuse, head, embedding = parts.values()
+    norms = total - sum(parts.values())
+    return DraftSize(layers=layers, fuse=fuse, head=head, embedding=embedding, norms=norms)
+
+
+def estimate_costs(spec: DraftSpec, config: TrainConfig, *, target: TargetSize, longest: int) -> Costs:
     """Estimate for a draft of shape `spec`.
 
     Args:
-        target_params: of the target, embedding included.
-        target_bytes: of its weights in memory.
+        target: size of the target.
         longest: longest row, tokens: a longer row than a micro-batch goes alone.
     """
     width, wide, vocab = spec.hidden_size, spec.intermediate_size, spec.draft_vocab_size
     heads = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
-    layer = 2 * width * heads + spec.num_heads * spec.head_dim * width + 3 * width * wide
-    fuse, head = spec.num_aux * spec.target_hidden_size * width, vocab * width
-    trained = layer + fuse + head
+    size = draft_size(spec)
+    frozen = (size.head if config.freeze_head else 0) + (size.embedding if config.freeze_embedding else 0)
+    trained = size.total - frozen
     tokens = max(config.micro_batch_tokens, longest)
     # Of each unrolled position: norms, q, k, v, attention output, MLP: what autograd keeps, fp32.
-    kept = 4 * (8 * width + 2 * heads + 4 * wide)
+    kept = 4 * (8 * width + 2 * heads + 4 * wide) * spec.num_layers
     memory = {
-        "target weights": target_bytes,
-        "draft weights, gradients and optimiser (fp32)": _ADAM_BYTES * trained,
+        "target weights": target.num_bytes,
+        "draft weights, gradients and optimiser (fp32)": _ADAM_BYTES * trained + 4 * frozen,
         f"draft activations of {config.ttt_steps} steps x {tokens} tokens": config.ttt_steps * tokens * kept,
         "teacher over the draft vocabulary (fp32)": 4 * tokens * vocab,
         "states of the target (aux and last)": 4 * tokens * (spec.num_aux + 1) * spec.target_hidden_size,
         "target activations of one layer": 4 * tokens * 12 * spec.target_hidden_size,
     }
     teacher = 2 * spec.vocab_size * spec.target_hidden_size
-    embedding = spec.vocab_size * spec.target_hidden_size
-    flop = 2 * (target_params - embedding) + teacher + 6 * fuse + 6 * config.ttt_steps * (layer + head)
+    head = size.head or vocab * width
+    flop = 2 * target.num_active + teacher + 6 * size.fuse + 6 * config.ttt_steps * (size.layers + head)
     return Costs(
         memory_bytes=dict(sorted(memory.items(), key=lambda item: -item[1])),
         checkpoint_bytes=12 * trained,
-        draft_bytes=2 * trained,
+        draft_bytes=2 * size.total,
         flop_per_token=flop,
         num_trained=trained,
     )

@@ -1,13 +1,13 @@
 """Everything about a run that is known before a model is loaded: rows, vocabulary, steps. Refuses what cannot work."""
 
 from dataclasses import asdict, dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.open_draft import open_draft
 from eyas.contract.read_checkpoint import read_checkpoint
+from eyas.contract.target_size import size_of_tensors
 from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.data.row_store import Rows
 from eyas.errors import EyasError
@@ -148,8 +148,7 @@ def make_plan(
         costs=estimate_costs(
             spec,
             config,
-            target_params=sum(prod(tensor.shape) for tensor in tensors.values()),
-            target_bytes=sum(tensor.num_bytes for tensor in tensors.values()),
+            target=size_of_tensors(target, tensors),
             longest=manifest.longest,
         ),
         held_out=found and read_held_out(found, config.held_out_rows),
