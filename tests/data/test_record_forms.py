@@ -84,3 +84,10 @@ def test_the_ids_that_a_target_wrote_are_read_with_what_they_are_of():
 def test_ids_that_are_none_and_places_outside_them_are_refused(wrong):
     with pytest.raises(FormUnknown, match="written"):
         conversation_of({"messages": [], "written": [wrong]}, 0, 1)
+
+
+@pytest.mark.parametrize("record", [{"turns": ["a", "b"]}, {"prompt": "a"}, {"question": "a", "answer": "7"}])
+def test_prompts_alone_are_user_turns(record):
+    found = conversation_of(record, 0, 1).messages
+    assert [m["role"] for m in found] == ["user"] * len(found)
+    assert found[0]["content"] == "a"

@@ -68,7 +68,7 @@ def test_what_a_tool_said_to_the_recorded_answer_is_not_told_to_the_target(targe
 def test_each_data_file_keeps_its_own_file_and_weight(target: Path, tmp_path: Path):
     one, two = (
         write(tmp_path / "one.jsonl", CHAT[:2]),
-        write(tmp_path / "two.jsonl", [("user", "Yes?"), CHAT[1]], [CHAT[0]]),
+        write(tmp_path / "two.jsonl", [("user", "Yes?"), CHAT[1]]),
     )
     done = run(target, [f"{one}:3", two], tmp_path / "rows", RecordedWriter(lambda *_: "new"))
 
@@ -76,8 +76,23 @@ def test_each_data_file_keeps_its_own_file_and_weight(target: Path, tmp_path: Pa
         ("1-one.jsonl", 1, 3.0, 3),
         ("2-two.jsonl", 1, 1.0, 1),
     ]
+
+
+def test_prompts_without_answers_will_do_and_each_is_answered(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", CHAT[:1], [CHAT[1]], [("narrator", "x")], [])
+    with open(data, "a") as file:
+        file.write(json.dumps({"turns": ["One?", "Two?"]}) + "\n")
+    run(target, [data], tmp_path / "rows", RecordedWriter(lambda phase, _: f"new {phase[-1]}"))
+
+    first, second = texts(tmp_path / "rows")
+    assert first.endswith("user\nHi<|im_end|>\n<|im_start|>assistant\nnew 1<|im_end|>")
+    assert "One?<|im_end|>\n<|im_start|>assistant\nnew 1<|im_end|>\n<|im_start|>user\nTwo?" in second
     document = json.loads((tmp_path / "rows.regenerated" / "written.json").read_text())
-    assert document["dropped"] == {"no assistant turn": 1}
+    assert document["dropped"] == {
+        "no user turn": 1,
+        "a role other than system, developer, user, assistant, tool": 1,
+        "no messages": 1,
+    }
 
 
 def test_a_killed_regeneration_goes_on_and_ends_with_the_same_file(target: Path, tmp_path: Path):

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from byte_tokenizer import byte_tokenizer, save_target_with
 from eyas.data.prepare import PrepareConfig, prepare
 from eyas.data.target_text import load_target_text
-from eyas.data.target_writer import TargetCannotWrite, TargetWriter
+from eyas.data.target_writer import TargetWriter
 from eyas.data.writing_config import WritingConfig
+from eyas.engine.batch import Request
 from eyas.records.eval_rows import EvalRow, read_eval_rows
 from eyas.talk import Silent
 from tiny_target import tiny_target
@@ -30,6 +32,7 @@ import sys
 from pathlib import Path
 from eyas.data.prepare import PrepareConfig, prepare
 from eyas.data.writing_config import WritingConfig
+from eyas.engine.batch import Request
 from eyas.talk import Silent
 writing = WritingConfig(device="cpu", max_batch=3, **{OPTIONS})
 prepare(Path(sys.argv[1]), [], Path(sys.argv[2]), PrepareConfig(), Silent(), writing=writing)
@@ -73,8 +76,11 @@ def test_held_out_rows_are_what_eval_reads(target: Path, tmp_path: Path):
     assert all(isinstance(row, EvalRow) for row in rows)
 
 
-def test_a_target_of_a_family_that_the_engine_does_not_know_is_refused_before_anything(target: Path, tmp_path: Path):
-    other = tmp_path / "target"
-    tiny_target("gpt_oss").save_pretrained(other)
-    with pytest.raises(TargetCannotWrite, match="model_type gpt_oss"):
-        TargetWriter(other, load_target_text(target, {}), WritingConfig(device="cpu"), tmp_path, Silent())
+def test_a_target_of_any_family_writes(tmp_path: Path):
+    other = save_target_with(tmp_path / "target")
+    tiny_target("gpt_oss", vocab_size=len(byte_tokenizer())).save_pretrained(other)
+    text = load_target_text(other, {})
+    writer = TargetWriter(other, text, WritingConfig(device="cpu"), tmp_path / "work", Silent())
+    found = writer("user-1", [Request(id="a", prompt_ids=(5, 6), max_new_tokens=3)])
+    assert len(found["a"].ids) == 3
+    assert (tmp_path / "work" / "user-1.completions").exists()

@@ -1,5 +1,6 @@
 """One round of a conversation: the target reads what was said and answers. Many conversations at a time."""
 
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
@@ -102,8 +103,7 @@ class Answering:
 
 def seed_of(seed: int, phase: str, number: int) -> int:
     """A seed below 2^31 for one request; different for all requests of a phase."""
-    start: int = seed * 1_000_003 + sum(byte * 257**i for i, byte in enumerate(phase.encode()))
-    return (start + number * 0x9E3779B1) % _SEEDS
+    return (seed * 1_000_003 + zlib.crc32(phase.encode()) + number * 0x9E3779B1) % _SEEDS
 
 
 def chunks(items: Sequence[Item], size: int = _CHUNK) -> Iterator[Sequence[Item]]:

@@ -3,6 +3,8 @@
 - `messages`: a list of {role, content, ...}, as OpenAI and Hugging Face write it.
 - `conversations`: a list of {from, value}, as ShareGPT writes it (some files use role and content inside).
 
+- `turns`: a list of texts, `prompt` or `question`: one text; user turns without answers, as benchmarks write them.
+
 Tables add two: the list as a JSON string, and the columns of its turns, {role: [...], content: [...]}, as `datasets`
 stores a sequence of objects. Arguments of tool calls given as a JSON string become the object that templates render.
 
@@ -27,6 +29,7 @@ _SHAREGPT_ROLES: Mapping[str, str] = {
     "tool": "tool",
     "observation": "tool",
 }
+_PROMPTS = ("turns", "prompt", "question")
 
 
 class FormUnknown(ValueError):
@@ -42,7 +45,7 @@ def conversation_of(record: Any, source: int, line: int) -> Conversation:
     if not isinstance(record, Mapping):
         raise FormUnknown(f"the line holds a JSON {type(record).__name__}, not an object")
     key = next((name for name in ("messages", "conversations") if name in record), None)
-    turns = _as_list(record.get(key)) if key else None
+    turns = _as_list(record.get(key)) if key else _prompts(record)
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
         keys = ", ".join(sorted(record)[:8])
         raise FormUnknown(f"there is no list `messages` or `conversations` of objects (keys: {keys})")
@@ -79,6 +82,15 @@ def _as_list(turns: Any) -> Any:
         rows = zip(*turns.values(), strict=True)
         return [{k: v for k, v in zip(turns, row, strict=True) if v is not None} for row in rows]
     return turns
+
+
+def _prompts(record: Mapping[str, Any]) -> list[dict[str, str]] | None:
+    """User turns of a record that holds nothing else."""
+    texts = next((record[name] for name in _PROMPTS if name in record), None)
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        return None
+    return [{"role": "user", "content": text} for text in texts]
 
 
 def _tool_call(call: Any) -> Any:

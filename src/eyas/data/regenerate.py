@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eyas.data.answering import Answering
-from eyas.data.conversation import Conversation
+from eyas.data.conversation import ROLES, Conversation
 from eyas.data.dialogue import Dialogue
 from eyas.data.target_text import TargetText
 from eyas.data.target_writer import Writes
@@ -26,7 +26,7 @@ def regenerate(
     after an answer that was cut off.
 
     Args:
-        conversations: usable ones (`why_unusable`).
+        conversations: with user turns (`why_unanswerable`).
         max_length: longest row.
 
     Returns:
@@ -56,17 +56,28 @@ def regenerate(
     return _by_source(conversations, dialogues), answering.dropped
 
 
+def why_unanswerable(conversation: Conversation) -> str | None:
+    """The reason not to ask the target, None if there is none. Answers need not be there: prompts alone will do."""
+    messages = conversation.messages
+    if not messages:
+        return "no messages"
+    if any(message.get("role") not in ROLES for message in messages):
+        return f"a role other than {', '.join(ROLES)}"
+    return None if _questions(messages) else "no user turn"
+
+
 def _questions(messages: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """The turns before each answer, up to a tool's result."""
-    found: list[list[Mapping[str, Any]]] = [[]]
+    """Each user turn with the system's before it, up to a tool's result."""
+    found, before = list[list[Mapping[str, Any]]](), list[Mapping[str, Any]]()
     for message in messages:
         if message["role"] == "tool":
-            return found[:-1]
-        if message["role"] == "assistant":
-            found.append([])
-        else:
-            found[-1].append(message)
-    return found[:-1]
+            break
+        if message["role"] != "assistant":
+            before.append(message)
+        if message["role"] == "user":
+            found.append(before)
+            before = []
+    return found
 
 
 def _by_source(conversations: Sequence[Conversation], dialogues: Sequence[Dialogue]) -> list[list[Dialogue]]:

@@ -1,26 +1,20 @@
 """A target that is asked for many texts, phase by phase; each phase's texts lie on disk until all are done."""
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from eyas.contract.json_file import read_json_object
+import torch
+
 from eyas.data.target_text import TargetText
 from eyas.data.writing_config import WritingConfig
 from eyas.engine.batch import Completion, Request
-from eyas.engine.llama_weights import why_not_fast
 from eyas.engine.open_batch import BatchSettings, complete_prompts
-from eyas.errors import EyasError
 from eyas.models.placement import Placement, place
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.talk import Talk
-
-
-class TargetCannotWrite(EyasError):
-    """No engine of ours writes many texts at a time with this target."""
-
-    code = "target-cannot-write"
 
 
 class Writes(Protocol):
@@ -37,20 +31,9 @@ class TargetWriter:
         text: its tokenizer.
         config: device, dtype and batch.
         work: folder for the phases' files, kept for a rerun.
-
-    Raises:
-        TargetCannotWrite: the target is of another family than the engine knows.
     """
 
     def __init__(self, folder: Path, text: TargetText, config: WritingConfig, work: Path, talk: Talk) -> None:
-        reason = why_not_fast(read_json_object(folder / "config.json"))
-        if reason is not None:
-            raise TargetCannotWrite(
-                "the target cannot write data here",
-                str(folder),
-                f"{reason}: the batch engine does not know it",
-                "write the answers with a serving engine and give them with --data",
-            )
         self._folder, self._text, self._config, self._work, self._talk = folder, text, config, work, talk
         self._placement = placement_of(config)
         self._target = writer_fingerprint(folder, self._placement)
@@ -60,6 +43,7 @@ class TargetWriter:
         if not requests:
             return {}
         tokenizer, most = self._text.tokenizer, self._config.max_batch
+        _free_memory()
         return complete_prompts(
             self._folder,
             requests,
@@ -70,6 +54,13 @@ class TargetWriter:
             settings=BatchSettings() if most is None else BatchSettings(max_batch=most),
             talk=self._talk,
         )
+
+
+def _free_memory() -> None:
+    """Give back what the phase before held: the next one's cache is planned by what is free."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def placement_of(config: WritingConfig) -> Placement:

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.data.conversation import Conversation, why_unusable
+from eyas.data.conversation import Conversation
 from eyas.data.dialogue import Dialogue
 from eyas.data.exclusion import Exclusion
 from eyas.data.mixture import DataFile
 from eyas.data.read_conversations import read_conversations
-from eyas.data.regenerate import regenerate
+from eyas.data.regenerate import regenerate, why_unanswerable
 from eyas.data.self_chat import SelfChat
 from eyas.data.target_text import TargetText
 from eyas.data.target_writer import TargetWriter, Writes, placement_of, writer_fingerprint
@@ -79,7 +79,7 @@ def write_data(
 
     Raises:
         OutputExists: the folder holds data of another job.
-        TargetCannotWrite, UserSlotUnclear, CompletionsOfAnotherRun: see there.
+        UserSlotUnclear, CompletionsOfAnotherRun: see there.
     """
     kind = "self-chat" if job.config.self_chat else "regenerated"
     folder = out.with_name(f"{out.name}.{kind}")
@@ -122,7 +122,7 @@ def _self_chat(job: WritingJob, writes: Writes, talk: Talk) -> _Written:
 def _regenerated(job: WritingJob, writes: Writes, talk: Talk) -> _Written:
     dropped, usable = Counter[str](), list[Conversation]()
     for conversation in read_conversations([file.path for file in job.files]):
-        reason = why_unusable(conversation)
+        reason = why_unanswerable(conversation)
         if reason is None and job.excluded.holds(conversation):
             reason = job.excluded.reason
         if reason is None:
