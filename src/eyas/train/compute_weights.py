@@ -5,6 +5,7 @@ K gradients, costs more than some of the products.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -129,7 +130,7 @@ def _accumulated(total: Tensor | None, grad_out: Tensor, x: Tensor, dtype: torch
     left = grad_out.t()
     if x.dtype == dtype:
         return left @ x if total is None else total.addmm_(left, x)
-    if _sums_wide(x):  # the product's own fp32 sum goes to memory, or onto what is there, unrounded
+    if _sums_wide(x.device, x.dtype):  # the product's own fp32 sum goes to memory, or onto what is there, unrounded
         if total is None:
             return cast(Tensor, torch.ops.aten.mm.dtype(left, x, dtype))
         return cast(Tensor, torch.ops.aten.addmm.dtype_out(total, left, x, dtype, out=total))
@@ -137,6 +138,15 @@ def _accumulated(total: Tensor | None, grad_out: Tensor, x: Tensor, dtype: torch
     return product if total is None else total.add_(product)
 
 
-def _sums_wide(x: Tensor) -> bool:
-    """A GPU's matrix product can give fp32 of half operands (torch 2.8 on)."""
-    return x.device.type == "cuda" and hasattr(torch.ops.aten.addmm, "dtype_out")
+@cache
+def _sums_wide(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether products of halves can be had, and added up, as fp32 (CUDA, torch 2.8 on); tried once on a small one."""
+    if device.type != "cuda" or not hasattr(torch.ops.aten.addmm, "dtype_out"):
+        return False
+    x, total = torch.ones(16, 16, device=device, dtype=dtype), torch.ones(16, 16, device=device)
+    try:
+        first = torch.ops.aten.mm.dtype(x.t(), x, torch.float32)
+        torch.ops.aten.addmm.dtype_out(total, x.t(), x, torch.float32, out=total)
+    except RuntimeError:
+        return False
+    return bool((first == 16).all() and (total == 17).all())
