@@ -3,6 +3,7 @@
 import pytest
 
 from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
+from eyas.decode.tree_shape import TreeShapeInvalid
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,12 @@ def test_all_that_is_wrong_is_said_at_once():
 
     assert "--repeats" in str(caught.value)
     assert "--max-new-tokens" in str(caught.value)
+
+
+def test_trees_are_named_beside_the_depths():
+    config = BenchConfig(tree="3x3x7, 8x6x32")
+
+    assert [str(shape) for shape in config.trees] == ["3x3x7", "8x6x32"]
+    assert BenchConfig().trees == ()
+    with pytest.raises(TreeShapeInvalid, match="nodes is 2"):
+        BenchConfig(tree="3x3x2")

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pytest
+from torch import Tensor
 
 from engine.tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 from eyas.bench.arm import Answer, BenchPrompt
@@ -12,13 +13,16 @@ from eyas.bench.engine_arm import EngineArm
 from eyas.bench.identity import MAX_LOGIT_GAP, TextsDiffer, judge
 from eyas.bench.measure import Measurements, measure
 from eyas.bench.run_bench import BenchSettings, BenchSettingsInvalid, Subject, run_bench
+from eyas.bench.tree_arm import TreePartTimes
+from eyas.decode.tree_shape import TreeShape
 from eyas.engine.cuda_open import open_path
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget
 from eyas.records.bench_record import Ceiling
 from eyas.talk import Silent
-from stub_models import StubTarget, moody_draft, right_draft
+from stub_models import StubTarget, moody_draft, next_logits, right_draft
+from stub_trees import StubTreeDraft, StubTreeTarget
 
 PROMPTS = [
     BenchPrompt(id="a", set="chat", prompt_ids=(1, 2)),
@@ -26,6 +30,11 @@ PROMPTS = [
     BenchPrompt(id="c", set="sums", prompt_ids=(6,)),
 ]
 SUBJECT = Subject(target={"name": "stub"}, draft={"name": "stub"}, data={}, settings={})
+
+
+def next_offer(before: int, last: int, depth: int) -> Tensor:
+    """Somewhat like the target."""
+    return next_logits(before, last) + 0.7 * next_logits(last, before)
 
 
 class Clock:
@@ -68,6 +77,31 @@ def test_accept_lengths_are_the_engines_own_counts():
 
     assert [c.accept_length for c in record.comparisons] == [4.0, 4.0, 4.0]
     assert [c.rounds for c in record.comparisons] == [6, 3, 9]
+
+
+def test_trees_are_arms_of_their_own_with_parts_of_their_own():
+    engine = Engine(StubTreeTarget(), StubTreeDraft(next_offer), clock=Clock())
+    trees = (TreeShape.parse("2x2x4"), TreeShape.parse("3x3x9"))
+    settings = BenchSettings(depths=(2,), trees=trees, num_repeats=2, max_new_tokens=12)
+
+    record = run_bench(engine, PROMPTS, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent())
+
+    by_arm = {c.arm: c for c in record.comparisons if c.set == "all"}
+    assert {arm: c.num_draft_tokens for arm, c in by_arm.items()} == {"k=2": 2, "tree=2x2x4": 2, "tree=3x3x9": 3}
+    assert by_arm["tree=3x3x9"].accept_length > by_arm["k=2"].accept_length
+    assert by_arm["k=2"].ceiling != by_arm["tree=2x2x4"].ceiling
+    # three prompts, two repeats, four arms, less the first plain answers
+    assert (record.num_compared, record.num_identical) == (21, 21)
+    assert record.verdict.startswith(("Tree 2x2x4. ", "Tree 3x3x9. ", "K = 2. "))
+
+
+def test_the_ceiling_of_a_tree_counts_all_passes_of_its_draft():
+    parts = TreePartTimes(one_row=0.04, verify=0.06, read=0.004, expand=0.005, num_expansions=3)
+
+    ceiling = parts.ceiling(2.0, (0, 0, 0, 7))
+
+    assert ceiling.speedup == pytest.approx(2.0 * 0.04 / (0.06 + 0.004 + 3 * 0.005))
+    assert ceiling.draft_step_ms == pytest.approx(19 / 4)
 
 
 def test_an_adaptive_arm_is_compared_as_the_others_and_says_how_deep_its_rounds_were():

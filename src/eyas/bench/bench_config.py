@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from eyas.decode.tree_shape import TreeShape
 from eyas.errors import EyasError
 
 _MAX_DEPTH = 32
@@ -26,6 +27,10 @@ class BenchConfig:
 
     auto_most: int = 5
     """With -k auto: the deepest draft, 1 - 7."""
+
+    tree: str = ""
+    """Also compare trees with plain decoding, WIDTHxDEPTHxNODES: one such as 3x3x7, or several, 3x3x7,8x6x32. Nodes
+    expanded per depth, depth, and nodes verified in one pass. All arms take the readable rounds then."""
 
     repeats: int = 3
     """How often the whole workload is answered by every arm; the spread is over these."""
@@ -55,6 +60,7 @@ class BenchConfig:
     """Of the bootstrap that gives the intervals."""
 
     def __post_init__(self) -> None:
+        TreeShape.parse_all(self.tree)  # says for itself what is wrong
         wrong = [
             f"{name} is {value}, wanted {wanted}"
             for name, value, wanted, is_right in (
@@ -69,6 +75,11 @@ class BenchConfig:
         ]
         if wrong:
             raise BenchConfigInvalid("; ".join(wrong), "eyas bench", "outside the range", "see `eyas bench --help`")
+
+    @property
+    def trees(self) -> tuple[TreeShape, ...]:
+        """Every tree asked for."""
+        return TreeShape.parse_all(self.tree)
 
     @property
     def is_adaptive(self) -> bool:

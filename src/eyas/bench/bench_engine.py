@@ -60,6 +60,7 @@ def bench_engine(
     settings = BenchSettings(
         depths=config.depths,
         adaptive_most=config.auto_most if config.is_adaptive else None,
+        trees=config.trees,
         num_repeats=config.repeats,
         max_new_tokens=config.max_new_tokens,
         stop_ids=stop_ids_of(target_folder),
@@ -83,8 +84,11 @@ def bench_engine(
 
 
 def _rounds(config: BenchConfig, talk: Talk) -> Literal["auto", "readable"]:
-    """As asked; readable for all arms where one of them is too deep for captured rounds: a plain arm on another path
-    would be no baseline."""
+    """As asked; readable for all arms where one of them is not for captured rounds: a plain arm on another path would
+    be no baseline."""
+    if config.rounds == "auto" and config.trees and config.device != "cpu":
+        talk.note("all arms take the readable rounds: captured ones draft no trees")
+        return "readable"
     if config.rounds == "auto" and max(config.depths, default=0) > MOST_DRAFTS and config.device != "cpu":
         talk.note(f"all arms take the readable rounds: captured ones draft at most {MOST_DRAFTS}")
         return "readable"
@@ -107,7 +111,7 @@ def _about_settings(config: BenchConfig, opened: OpenedEngine, placement: Placem
         "threads": opened.num_threads,
         "repeats": config.repeats,
         "max_new_tokens": config.max_new_tokens,
-        "decoding": "greedy, batch 1, chain",
+        "decoding": "greedy, batch 1, chain" + (" and trees" if config.trees else ""),
         "order": "arms take turns on each prompt",
         "torch": torch.__version__,
         "transformers": version("transformers"),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 from eyas.bench.arm import Answer
 from eyas.bench.measure import ALL, Measurements
@@ -55,8 +56,15 @@ class PartTimes:
         )
 
 
+class Parts(Protocol):
+    """Times of a round's parts, of a chain or of a tree."""
+
+    def ceiling(self, accept_length: float, histogram: Sequence[int]) -> Ceiling:
+        """The speedup that they allow; entry k of `histogram` = rounds with k drafts."""
+
+
 def compare(
-    measured: Measurements, arm: str, num_draft_tokens: int, parts: PartTimes | None, *, seed: int
+    measured: Measurements, arm: str, num_draft_tokens: int, parts: Parts | None, *, seed: int
 ) -> list[Comparison]:
     """One comparison per set.
 
@@ -67,7 +75,7 @@ def compare(
 
 
 def _compare(
-    measured: Measurements, arm: str, set_name: str, num_draft_tokens: int, parts: PartTimes | None, seed: int
+    measured: Measurements, arm: str, set_name: str, num_draft_tokens: int, parts: Parts | None, seed: int
 ) -> Comparison:
     # A fixed depth accepts the same in every repeat; one that adapts learns on.
     counted = [a for answers in measured.of(arm, set_name) for a in (answers if answers[0].drafted else answers[:1])]

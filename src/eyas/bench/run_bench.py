@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.bench.arm import Answer, Arm, BenchPrompt
-from eyas.bench.compare import best_of, compare
+from eyas.bench.compare import Parts, best_of, compare
 from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm
 from eyas.bench.identity import MAX_LOGIT_GAP, judge
 from eyas.bench.measure import ALL, Measurements, figures, measure
 from eyas.bench.statistics import repetition_share
+from eyas.bench.tree_arm import TreeArm, TreePartTimer
+from eyas.decode.tree_shape import TreeShape
 from eyas.errors import EyasError
 from eyas.records.bench_record import ArmFigures, BenchRecord, Comparison, Divergence, Passage
 from eyas.talk import Talk
@@ -35,6 +37,7 @@ class BenchSettings:
     Attributes:
         depths: every K to compare with plain decoding, each at least 1; empty only beside `adaptive_most`.
         adaptive_most: also an arm whose depth adapts, at most so deep; None for none.
+        trees: also an arm for each of these trees.
         num_repeats: of the whole workload.
         max_new_tokens: per answer, at least 2 (the first token belongs to no round).
         stop_ids: end an answer.
@@ -46,6 +49,7 @@ class BenchSettings:
 
     depths: tuple[int, ...]
     adaptive_most: int | None = None
+    trees: tuple[TreeShape, ...] = ()
     num_repeats: int = 3
     max_new_tokens: int = 64
     stop_ids: frozenset[int] = frozenset()
@@ -112,7 +116,8 @@ def run_bench(
 
     limits = Limits(max_new_tokens=settings.max_new_tokens, stop_ids=settings.stop_ids)
     typical = _typical_text(engine, prompts, settings)
-    speculative = [EngineArm(engine, limits, k) for k in settings.depths]
+    speculative: list[EngineArm | TreeArm] = [EngineArm(engine, limits, k) for k in settings.depths]
+    speculative += [TreeArm(engine, limits, shape) for shape in settings.trees]
     if settings.adaptive_most is not None:
         speculative.append(EngineArm(engine, limits, 0, engine.adaptive(typical, settings.adaptive_most)))
     arms: list[Arm] = [EngineArm(engine, limits, 0), *speculative]
@@ -121,16 +126,19 @@ def run_bench(
             TransformersArm(settings.peer_folder, limits, settings.dtype, settings.device, settings.num_threads)
         )
     timer = PartTimer(engine, typical, settings.all_depths)
-    timer.sample(_PART_SAMPLES)
+    tree_timer = TreePartTimer(engine, typical, settings.trees) if settings.trees else None
+    _sample(timer, tree_timer)
     measured = measure(arms, prompts, settings.num_repeats, talk)
-    timer.sample(_PART_SAMPLES)
+    _sample(timer, tree_timer)
 
     max_gap = MAX_LOGIT_GAP[settings.dtype]
     divergences, num_compared = _judge_all(measured, arms, EngineOracle(engine), max_gap)
     comparisons = [
         comparison
         for arm in speculative
-        for comparison in compare(measured, arm.name, arm.num_draft_tokens, timer.times, seed=settings.seed)
+        for comparison in compare(
+            measured, arm.name, arm.num_draft_tokens, _parts(arm, timer, tree_timer), seed=settings.seed
+        )
     ]
     best = best_of(comparisons)
     speeds = figures(measured, arms)
@@ -152,6 +160,16 @@ def run_bench(
         verdict=_verdict(speeds, comparisons, best.arm, divergences, num_compared, max_gap),
         notes=_notes(repetition, speeds),
     )
+
+
+def _sample(timer: PartTimer, tree_timer: TreePartTimer | None) -> None:
+    timer.sample(_PART_SAMPLES)
+    if tree_timer is not None:
+        tree_timer.sample(_PART_SAMPLES)
+
+
+def _parts(arm: EngineArm | TreeArm, timer: PartTimer, tree_timer: TreePartTimer | None) -> Parts:
+    return tree_timer.times(arm.shape) if isinstance(arm, TreeArm) and tree_timer is not None else timer.times
 
 
 def _typical_text(engine: "Engine", prompts: Sequence[BenchPrompt], settings: BenchSettings) -> list[int]:
@@ -220,7 +238,7 @@ def _verdict(
     )
     if peer := _peer_share(speeds):
         lines.append(f"the plain arm runs at {peer:.2f} times transformers' generate")
-    return f"K = {best.removeprefix('k=')}. " + ". ".join(lines) + "."
+    return f"{best.replace('k=', 'K = ').replace('tree=', 'Tree ')}. " + ". ".join(lines) + "."
 
 
 def _peer_share(speeds: Sequence[ArmFigures]) -> float | None:

@@ -66,8 +66,9 @@ def render(document: Mapping[str, Any]) -> str:
     sets = list(dict.fromkeys(f["set"] for f in document["figures"]))
     width = max(len("transformers"), *map(len, sets))
     lines = [f"{'set':<{width}}  {'arm':<12}  tok/s (min - max)          with prefill", *_speeds(document, width), ""]
-    head = f"{'set':<{width}}     K  speedup (95 %)        accept length  ceiling  of it"
-    lines += [head, *_comparisons(document["comparisons"], width), ""]
+    wide = max(4, *(len(_depth(c)) for c in document["comparisons"]))
+    head = f"{'set':<{width}}  {'K':>{wide}}  speedup (95 %)        accept length  ceiling  of it"
+    lines += [head, *_comparisons(document["comparisons"], width, wide), ""]
     best = [c for c in document["comparisons"] if c["num_draft_tokens"] == document["best_num_draft_tokens"]]
     best = [c for c in best if c["arm"] == document["best_arm"]]
     parts = next((c["ceiling"] for c in best if c["ceiling"]), None)
@@ -91,19 +92,20 @@ def _speeds(document: Mapping[str, Any], width: int) -> list[str]:
     return lines
 
 
-def _comparisons(comparisons: Sequence[Mapping[str, Any]], width: int) -> list[str]:
+def _comparisons(comparisons: Sequence[Mapping[str, Any]], width: int, wide: int) -> list[str]:
     lines = []
     for c in comparisons:
         interval = f"{c['speedup']:.2f} ({c['speedup_low']:.2f} - {c['speedup_high']:.2f})"
         ceiling = c["ceiling"]["speedup"] if c["ceiling"] else None
         held = f"{ceiling:>7.2f}  {c['speedup'] / ceiling:>5.0%}" if ceiling else f"{'–':>7}  {'–':>5}"
-        line = f"{c['set']:<{width}}  {_depth(c):>4}  {interval:<20}  {c['accept_length']:>13.3f}  {held}"
+        line = f"{c['set']:<{width}}  {_depth(c):>{wide}}  {interval:<20}  {c['accept_length']:>13.3f}  {held}"
         lines.append(line)
     return lines
 
 
 def _depth(comparison: Mapping[str, Any]) -> str:
-    return "auto" if comparison["arm"] == "k=auto" else str(comparison["num_draft_tokens"])
+    """`3`, `auto`, or a tree's shape."""
+    return str(comparison["arm"]).partition("=")[2] or str(comparison["num_draft_tokens"])
 
 
 def _depths(comparison: Mapping[str, Any]) -> str:

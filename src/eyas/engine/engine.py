@@ -84,7 +84,7 @@ class Engine:
         fast: FastPath | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.target, self.draft, self.fast, self._clock = target, draft, fast, clock
+        self.target, self.draft, self.fast, self.clock = target, draft, fast, clock
 
     def adaptive(self, ids: Sequence[int], most: int = 7) -> AdaptiveDepth:
         """A choice of depth for `generate`, from costs measured now; it learns on over all texts that it is given to.
@@ -100,7 +100,7 @@ class Engine:
         assert self.draft is not None, "checked just now"
         if self.fast is not None and self.fast.takes(None, most):
             return AdaptiveDepth(self.fast.measure_costs(len(ids), most))
-        return AdaptiveDepth(measure_costs(self.target, self.draft, ids, most, self._clock))
+        return AdaptiveDepth(measure_costs(self.target, self.draft, ids, most, self.clock))
 
     def generate(
         self,
@@ -139,9 +139,9 @@ class Engine:
             draft.start(capacity)
 
         text = Generation(num_draft_tokens=depth)
-        started = self._clock()
+        started = self.clock()
         position = begin(self.target, draft, rule, list(prompt_ids), is_lazy=adaptive is not None)
-        text.prefill_s = self._clock() - started
+        text.prefill_s = self.clock() - started
         has_ended = text.begin(position.pending_id, limits.stop_ids, limits.max_new_tokens)
         _tell(on_tokens, text.ids)
         while not has_ended:
@@ -155,7 +155,7 @@ class Engine:
                 num_drafted=gained.num_draft_tokens,
             )
             _tell(on_tokens, text.ids[before:])
-        text.decode_s = self._clock() - started - text.prefill_s
+        text.decode_s = self.clock() - started - text.prefill_s
         return text
 
     def _play(

@@ -1,6 +1,5 @@
 """One stream of text by rounds of trees, from an `Engine`'s target and draft."""
 
-import time
 from collections.abc import Callable, Sequence
 
 from eyas.decode.tree_rules import GreedyTreeRule, TreeRule
@@ -17,16 +16,15 @@ class TreeEngine:
     """Decodes one sequence at a time with draft trees.
 
     Args:
-        engine: its target and draft are used, one text at a time.
-        clock: seconds.
+        engine: its target, draft and clock are used, one text at a time.
 
     Raises:
         TreeUnsupported: one of them cannot read a tree, or there is no draft.
     """
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._target, self._draft = require_trees(engine.target, engine.draft)
-        self._clock = clock
+        self._clock = engine.clock
 
     def generate(
         self,

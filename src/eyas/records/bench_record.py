@@ -49,6 +49,8 @@ class ArmFigures:
 class Ceiling:
     """The speedup that the measured times of the parts allow: AL · t(1 row) / (t(K + 1 rows) + K · t(draft step)).
 
+    Of a tree: t(nodes + 1 rows), and K = depth passes of the draft, whose mean time is `draft_step_ms`.
+
     Attributes:
         speedup: the ceiling.
         one_row_ms, verify_ms, draft_step_ms: medians in this run, milliseconds.
@@ -66,8 +68,8 @@ class Comparison:
 
     Attributes:
         set: kind of text, or `all`.
-        arm: `k=3`, `k=auto` …
-        num_draft_tokens: K; the most where depth adapts.
+        arm: `k=3`, `k=auto`, `tree=3x3x7` (width, depth, nodes verified) …
+        num_draft_tokens: K; the most where depth adapts; of a tree its depth.
         speedup: plain seconds / speculative seconds for the same tokens, decode only.
         speedup_low, speedup_high: 95 % bootstrap interval over prompts.
         speedup_with_prefill: the same with the prompt's reading.
