@@ -6,6 +6,7 @@ from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.target_size import TargetSize
 from eyas.train.config import TrainConfig
 
+_MOST_LOGITS = 1 << 27  # `head_loss` on a GPU, of the target and of the draft
 _ADAM_BYTES = 16  # fp32 weight, gradient and two moments
 
 
@@ -81,13 +82,15 @@ def estimate_costs(spec: DraftSpec, config: TrainConfig, *, target: TargetSize, 
     frozen = (size.head if config.freeze_head else 0) + (size.embedding if config.freeze_embedding else 0)
     trained = size.total - frozen
     tokens = max(config.micro_batch_tokens, longest)
-    # Of each unrolled position: norms, q, k, v, attention output, MLP: what autograd keeps, fp32.
-    kept = 4 * (8 * width + 2 * heads + 4 * wide) * spec.num_layers
+    # What autograd keeps of each unrolled position: five states, q, k, v, attention's output, gate and up; fp32 (half of
+    # it beside a target in bf16).
+    kept = 4 * (5 * width + 2 * heads + 2 * wide) * spec.num_layers
     memory = {
         "target weights": target.num_bytes,
         "draft weights, gradients and optimiser (fp32)": _ADAM_BYTES * trained + 4 * frozen,
         f"draft activations of {config.ttt_steps} steps x {tokens} tokens": config.ttt_steps * tokens * kept,
-        "teacher over the draft vocabulary (fp32)": 4 * tokens * vocab,
+        "logits of target and draft, some positions at a time": 8
+        * min(_MOST_LOGITS, config.ttt_steps * tokens * vocab),
         "states of the target (aux and last)": 4 * tokens * (spec.num_aux + 1) * spec.target_hidden_size,
         "target activations of one layer": 4 * tokens * 12 * spec.target_hidden_size,
     }

@@ -84,7 +84,7 @@ def swiglu_backward_kernel(gate_up_ptr, grad_ptr, out_ptr, grad_gate_up_ptr, W, 
     tl.store(grad_gate_up_ptr + row * 2 * W + W + k, (grad * silu).to(kind), mask=ok)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["offset"])  # one compilation for all steps
 def rope_forward_kernel(
     qkv_ptr, cos_ptr, sin_ptr, position_ptr, offset, q_ptr, kv_ptr,
     N: tl.constexpr, M: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr,
@@ -112,7 +112,7 @@ def rope_forward_kernel(
     tl.store(to_kv + HALF, new_second, mask=ok & (h >= N) & (c < HALF))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["offset"])
 def rope_backward_kernel(
     grad_q_ptr, grad_kv_ptr, cos_ptr, sin_ptr, position_ptr, offset, grad_ptr,
     N: tl.constexpr, M: tl.constexpr, HALF: tl.constexpr, HEADS: tl.constexpr,
