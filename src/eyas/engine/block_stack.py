@@ -77,7 +77,7 @@ class TorchStack:
         if capacity <= self.capacity:
             return
         self.capacity = -(-capacity // 256) * 256
-        like = self.blocks[0].qkv
+        like = self.blocks[0].post_norm  # plain also where the matrices are quantised
         angles = torch.arange(self.capacity)[:, None].float() * self._frequencies
         self.cos = (angles.cos() * self._rope_scale).to(like)
         self.sin = (angles.sin() * self._rope_scale).to(like)

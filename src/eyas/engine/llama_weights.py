@@ -8,7 +8,7 @@ I intermediate, V vocabulary.
 import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from eyas.contract.draft_spec import Rope
+from eyas.models.quantise import Quantisation, is_quantised, quantised, say_quantised, stored_bytes
 from eyas.models.rope import inverse_frequencies
+from eyas.talk import Talk
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
@@ -90,7 +92,26 @@ class LlamaWeights:
     def num_bytes(self) -> int:
         """Bytes that one forward pass of one row reads: all but the embedding table (unless tied)."""
         fused = (t for b in self.blocks for t in (b.qkv, b.o, b.gate_up, b.down))
-        return sum(t.numel() * t.element_size() for t in (*fused, self.head))
+        return sum(map(stored_bytes, (*fused, self.head)))
+
+    @property
+    def is_quantised(self) -> bool:
+        """Some matrices are torchao's: usable in `F.linear`, not in our own kernels."""
+        return any(is_quantised(b.qkv) for b in self.blocks)
+
+
+def quantise_llama(weights: LlamaWeights, kind: Quantisation, talk: Talk) -> LlamaWeights:
+    """The blocks' matrices quantised, one block after the other; embedding, head and norms as they are."""
+    if kind == "none":
+        return weights
+    blocks = []
+    for block in weights.blocks:
+        matrices = {name: quantised(getattr(block, name), kind) for name in ("qkv", "o", "gate_up", "down")}
+        blocks.append(replace(block, **matrices))
+    every = [t for b in blocks for t in (b.qkv, b.o, b.gate_up, b.down)]
+    left = sum(t.numel() for t in every if not is_quantised(t))
+    say_quantised(kind, sum(t.numel() for t in every) - left, left, talk)
+    return replace(weights, blocks=tuple(blocks))
 
 
 def why_not_fast(config: Mapping[str, Any]) -> str | None:

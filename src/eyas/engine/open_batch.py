@@ -15,8 +15,9 @@ from eyas.engine.batch_plan import BatchPlan, default_budget, plan_batch
 from eyas.engine.batch_runner import BatchRunner, Pace, captured_pace
 from eyas.engine.batch_transformers import TransformersBatch
 from eyas.engine.cuda_open import why_not_captured
-from eyas.engine.llama_weights import LlamaWeights, read_llama, why_not_fast
+from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
 from eyas.models.placement import Placement
+from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.models.target import Target
 from eyas.talk import Talk
 
@@ -29,11 +30,13 @@ class BatchSettings:
         max_batch: most sequences at a time.
         budget_bytes: for the cache; None = 60 % of what is free once the weights are loaded.
         max_prefill_tokens: padded prompt tokens read at once.
+        quantize: weights of the target's layers; the answers are then those of the quantised target.
     """
 
     max_batch: int = 256
     budget_bytes: int | None = None
     max_prefill_tokens: int = 16384
+    quantize: Quantisation = "none"
 
 
 def complete_prompts(
@@ -66,13 +69,19 @@ def complete_prompts(
         BatchMemoryTooSmall: the longest request does not fit the budget (Llama family).
         CompletionsOfAnotherRun: `out` was begun for something else.
     """
+    require_quantisable(settings.quantize, placement)
+    if settings.quantize != "none":
+        target = f"{target}:{settings.quantize}"
     reason = why_not_fast(json.loads((folder / "config.json").read_text()))
     if reason is None:
         weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
+        weights = quantise_llama(weights, settings.quantize, talk)
         run = _fast(weights, requests, decode, settings, talk)
     else:
         talk.note(f"the target goes through transformers, which is many times slower: {reason}")
-        run = TransformersBatch(Target.load(folder, placement), decode, talk, max_batch=settings.max_batch).run
+        model = Target.load(folder, placement)
+        quantise_target(model, settings.quantize, talk)
+        run = TransformersBatch(model, decode, talk, max_batch=settings.max_batch).run
     return complete_to_file(out, requests, run, target=target, talk=talk)
 
 

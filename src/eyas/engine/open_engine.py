@@ -12,7 +12,7 @@ from eyas.engine.cuda_open import Rounds, open_path
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
 from eyas.engine.engine import Engine
 from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import read_llama, why_not_fast
+from eyas.engine.llama_weights import quantise_llama, read_llama, why_not_fast
 from eyas.engine.native import NativeKernels, load_kernels
 from eyas.engine.native_stack import NativeStack
 from eyas.engine.runner import Draft, Target
@@ -22,6 +22,7 @@ from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
+from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.models.target import Target as ModelTarget
 from eyas.talk import Talk
 
@@ -53,6 +54,7 @@ def open_engine(
     num_threads: int,
     talk: Talk,
     rounds: Rounds = "auto",
+    quantize: Quantisation = "none",
 ) -> OpenedEngine:
     """Load a target and, if given, a draft for it.
 
@@ -64,15 +66,21 @@ def open_engine(
         num_threads: at most so many for our own CPU kernels; fewer are used, and set for torch, where that is faster.
         rounds: "auto" captures whole rounds into CUDA graphs where that is possible; "readable" never does; "twin" runs
             the captured rounds eagerly, on any device, for tests.
+        quantize: weights of the target's layers; not in our own kernels, and not captured.
 
     Raises:
+        EnvironmentMissing, QuantisationUnsupported: see `models.quantise`.
         AuxBoundariesUnknown: the draft does not say, and there is no default for the target.
         What `load_draft` and `Target.load` raise.
     """
+    require_quantisable(quantize, placement)
     kernels = None
     if placement.device.type == "cpu" and placement.dtype == torch.float32:
         kernels = load_kernels(cache, talk)
-    target, path, weight_bytes, shared = _open_target(target_folder, placement, kernels, num_threads, talk)
+    opened = _open_target(
+        target_folder, placement, kernels if quantize == "none" else None, num_threads, quantize, talk
+    )
+    target, path, weight_bytes, shared = opened
     if isinstance(target, LlamaTarget) and isinstance(target.stack, NativeStack) and num_threads > 1:
         num_threads = _fastest(target, target.stack, num_threads, talk)
     draft, runner, drafts_by = None, None, None
@@ -87,7 +95,7 @@ def open_engine(
         )
         runner, drafts_by = draft_runner(draft, kernels, num_threads, talk)
     fast = None
-    if isinstance(target, LlamaTarget):
+    if isinstance(target, LlamaTarget) and not target.weights.is_quantised:
         fast = open_path(target.weights, draft, tuple(runner.aux_boundaries) if runner else (), rounds, talk)
     if fast is not None:
         path, drafts_by = fast.name, drafts_by and fast.name
@@ -129,14 +137,21 @@ def draft_runner(draft: Eagle3Draft, kernels: NativeKernels | None, num_threads:
 
 
 def _open_target(
-    folder: Path, placement: Placement, kernels: NativeKernels | None, num_threads: int, talk: Talk
+    folder: Path,
+    placement: Placement,
+    kernels: NativeKernels | None,
+    num_threads: int,
+    quantize: Quantisation,
+    talk: Talk,
 ) -> tuple[Target, str, int | None, tuple[torch.Tensor, torch.Tensor]]:
     reason = why_not_fast(json.loads((folder / "config.json").read_text()))
     if reason is None:
         weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
+        weights = quantise_llama(weights, quantize, talk)
         target = LlamaTarget(weights, kernels=kernels, num_threads=num_threads)
         path = "native kernels" if kernels else "torch"
         return target, path, weights.num_bytes, (weights.embedding, weights.head)
     talk.note(f"the target goes through transformers: {reason}")
     model = ModelTarget.load(folder, placement)
+    quantise_target(model, quantize, talk)
     return TransformersTarget(model), "transformers", None, (model.parts.embedding, model.parts.head)
