@@ -47,24 +47,26 @@ class Completion:
         id: of the request.
         ids: new token ids, at least one.
         finish: a stop id or string, or the limit.
+        accepted: per round of speculation, accepted drafts inside the text (`Generation.accepted`).
     """
 
     id: str
     ids: tuple[int, ...]
     finish: Literal["stop", "length"]
+    accepted: tuple[int, ...] = ()
 
 
 class SequenceText:
     """What a request has written so far, and why it has ended (None while it has not)."""
 
     def __init__(self, request: Request) -> None:
-        self.request, self.ids = request, list[int]()
+        self.request, self.ids, self.accepted = request, list[int](), list[int]()
         self.finish: Literal["stop", "length"] | None = None
 
     def completion(self) -> Completion:
         """Of a text that has ended."""
         assert self.finish is not None, "the text goes on"
-        return Completion(id=self.request.id, ids=tuple(self.ids), finish=self.finish)
+        return Completion(id=self.request.id, ids=tuple(self.ids), finish=self.finish, accepted=tuple(self.accepted))
 
     def add(self, tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
         """Take tokens up to the end of the text; how many were taken."""
@@ -99,7 +101,12 @@ class _Sequence:
     def __init__(self, request: Request, row: int) -> None:
         self.request, self.text = request, SequenceText(request)
         self.row: int | None = row  # None once nothing more is launched for it
-        self.num_launched = 0  # tokens read and in flight
+        self.num_flying = 0  # tokens that are in flight at least: one per step
+
+    @property
+    def num_sure(self) -> int:
+        """Tokens read, and in flight at least."""
+        return len(self.text.ids) + self.num_flying
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +199,8 @@ class BatchGenerator:
             return
         goals = [row for row in range(size) if self._rows[row] is None][: len(sources)]
         moving = [sequence for row in sources if (sequence := self._rows[row]) is not None]
-        length = max(len(s.request.prompt_ids) + s.num_launched for s in moving)
+        most = self._runner.most_per_step
+        length = max(len(s.request.prompt_ids) + len(s.text.ids) + most * (s.num_flying + 1) for s in moving)
         self._runner.move(sources, goals, length)
         for sequence, source, goal in zip(moving, sources, goals, strict=True):
             self._rows[goal], self._rows[source], sequence.row = sequence, None, goal
@@ -203,13 +211,13 @@ class BatchGenerator:
     def _launch(self) -> None:
         """A block of steps; rows whose texts then are as long as they may be become free at once."""
         used = [(row, sequence) for row, sequence in enumerate(self._rows) if sequence is not None]
-        missing = [s.request.max_new_tokens - s.num_launched - (row in self._new) for row, s in used]
+        missing = [s.request.max_new_tokens - s.num_sure - (row in self._new) for row, s in used]
         steps = min(self._runner.pace.steps, max(missing))
         block = self._runner.launch(used[-1][0] + 1, steps)
         self._flying.append(_Launched(block, tuple((row, s, row in self._new) for row, s in used)))
         full = list[int]()
         for (row, sequence), num_missing in zip(used, missing, strict=True):
-            sequence.num_launched += steps + (row in self._new)
+            sequence.num_flying += steps + (row in self._new)
             if num_missing <= steps:
                 full.append(row)
         self._new.clear()
@@ -218,12 +226,13 @@ class BatchGenerator:
     def _read(self, progress: Progress) -> Iterator[Completion]:
         """Take in the oldest block in flight."""
         launched = self._flying.popleft()
-        columns = launched.block.tokens()
+        gained = launched.block.steps()
         ended = list[int]()
         for row, sequence, is_new in launched.rows:
             if sequence.text.finish is not None:
                 continue  # it ran on past its end
-            self._num_tokens += sequence.text.add(columns[row] if is_new else columns[row][1:], self._decode)
+            sequence.num_flying -= len(gained[row]) - (not is_new)
+            self._num_tokens += self._add(sequence.text, gained[row][0 if is_new else 1 :], is_new=is_new)
             if sequence.text.finish is None:
                 continue
             if sequence.row is not None:
@@ -231,6 +240,19 @@ class BatchGenerator:
             progress.advance()
             yield sequence.text.completion()
         self._free(ended)
+
+    def _add(self, text: SequenceText, steps: Sequence[Sequence[int]], *, is_new: bool) -> int:
+        """Take what the steps of a block gained (the first token of a new text is no round's); how many tokens."""
+        if self._runner.speculation is None:
+            return text.add([token for ids in steps for token in ids], self._decode)
+        before = len(text.ids)
+        for index, ids in enumerate(steps):
+            kept = text.add(ids, self._decode)
+            if index or not is_new:
+                text.accepted.append(min(kept, len(ids) - 1))
+            if text.finish is not None:
+                break
+        return len(text.ids) - before
 
     def _free(self, rows: Sequence[int]) -> None:
         if rows:

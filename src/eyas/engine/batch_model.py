@@ -62,25 +62,37 @@ class BatchLlama:
         return self.weights.head.device
 
     @torch.inference_mode()
-    def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
-        """Read prompts into slots; [B, V] logits after each. A prompt that occurs twice is read once."""
+    def prefill(
+        self, prompts: Sequence[Sequence[int]], slots: Sequence[int], aux_boundaries: Sequence[int] = ()
+    ) -> tuple[Tensor, Tensor]:
+        """Read prompts into slots; a prompt that occurs twice is read once.
+
+        Returns:
+            [B, V] logits after each, and aux states [B, T, A * H], T the longest prompt.
+        """
         different: dict[tuple[int, ...], int] = {}
         which = [different.setdefault(tuple(prompt), len(different)) for prompt in prompts]
         first_slots = dict(zip(reversed(which), reversed(slots), strict=True))
-        logits = self._read(list(different), [first_slots[i] for i in range(len(different))])
+        read = self._read(list(different), [first_slots[i] for i in range(len(different))], aux_boundaries)
         if len(different) == len(prompts):
-            return logits
+            return read
         copies = [(first_slots[i], slot) for i, slot in zip(which, slots, strict=True) if first_slots[i] != slot]
         self.move(*zip(*copies, strict=True), max(map(len, prompts)))
-        return logits[upload(which, self.device)]
+        where = upload(which, self.device)
+        return read[0][where], read[1][where]
 
-    def _read(self, prompts: Sequence[Sequence[int]], slots: Sequence[int]) -> Tensor:
+    def _read(
+        self, prompts: Sequence[Sequence[int]], slots: Sequence[int], aux_boundaries: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
         longest = max(map(len, prompts))
         padded = [[*p, *[0] * (longest - len(p))] for p in prompts]  # never seen: attention is causal
         ends = upload([row * longest + len(p) - 1 for row, p in enumerate(prompts)], self.device)
         place = place_prompts(upload(slots, self.device), longest, self._rope)
-        normed = self._pass(EagerBatchOps(), upload(padded, self.device).flatten(), place, {}, None)
-        return F.linear(normed[ends], self.weights.head)
+        width = len(aux_boundaries) * self.weights.shape.hidden
+        aux_states = self.weights.head.new_empty(len(prompts) * longest, width)
+        ids = upload(padded, self.device).flatten()
+        normed = self._pass(EagerBatchOps(), ids, place, aux_boundaries, aux_states)
+        return F.linear(normed[ends], self.weights.head), aux_states.view(len(prompts), longest, width)
 
     @torch.inference_mode()
     def forward(
@@ -102,15 +114,16 @@ class BatchLlama:
             [R, V] logits.
         """
         place = self.ops.place(lengths, tokens.shape[1], self._rope)
-        taps: dict[int, list[int]] = {}
-        for index, boundary in enumerate(aux_boundaries):
-            taps.setdefault(boundary, []).append(index)
-        return F.linear(self._pass(self.ops, tokens.flatten(), place, taps, aux_states), self.weights.head)
+        normed = self._pass(self.ops, tokens.flatten(), place, aux_boundaries, aux_states)
+        return F.linear(normed, self.weights.head)
 
     def _pass(
-        self, ops: BatchOps, ids: Tensor, place: Place, taps: dict[int, list[int]], aux_states: Tensor | None
+        self, ops: BatchOps, ids: Tensor, place: Place, aux_boundaries: Sequence[int], aux_states: Tensor | None
     ) -> Tensor:
         """[R, H] after the final norm."""
+        taps: dict[int, list[int]] = {}
+        for slot, boundary in enumerate(aux_boundaries):
+            taps.setdefault(boundary, []).append(slot)
         blocks, shape, eps = self.weights.blocks, self.weights.shape, self.weights.shape.eps
         norms = [*(block.input_norm for block in blocks), self.weights.norm]
         residual = F.embedding(ids, self.weights.embedding)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from eyas.engine.batch_model import BatchLlama
+from eyas.engine.batch_round import BatchSpeculation
 from eyas.engine.batch_state import BatchState, NewRow
 
 
@@ -50,17 +51,17 @@ def captured_pace(num_slots: int, steps: int = 4) -> Pace:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A launched block; `tokens` waits for it."""
+    """A launched block; `steps` waits for it."""
 
     records: Tensor
     arrived: torch.cuda.Event | None
 
-    def tokens(self) -> list[list[int]]:
-        """Per row the tokens that it had before the block and after each step, T + 1 in all."""
+    def steps(self) -> list[list[list[int]]]:
+        """Per row what it gained: first the token that it had before the block, then the tokens of each step."""
         if self.arrived is not None:
             self.arrived.synchronize()
-        columns: list[list[int]] = self.records.t().tolist()
-        return columns
+        rows: list[list[list[int]]] = self.records.transpose(0, 1).tolist()
+        return [[ids[1 : 1 + ids[0]] for ids in steps] for steps in rows]
 
 
 class BatchRunner:
@@ -69,11 +70,17 @@ class BatchRunner:
     Args:
         model: with its cache.
         pace: eager by default.
+        speculation: a draft; None for plain decoding.
     """
 
-    def __init__(self, model: BatchLlama, pace: Pace | None = None) -> None:
-        self.model, self.pace = model, pace or Pace()
-        self.state = BatchState(model.num_slots, self.pace.steps, model.capacity, model.device)
+    def __init__(
+        self, model: BatchLlama, pace: Pace | None = None, speculation: BatchSpeculation | None = None
+    ) -> None:
+        self.model, self.pace, self.speculation = model, pace or Pace(), speculation
+        self.most_per_step = 1 + (speculation.num_draft_tokens if speculation else 0)
+        self.state = BatchState(
+            model.num_slots, self.pace.steps, model.capacity, model.device, width=self.most_per_step
+        )
         self._graphs: dict[tuple[int, bool], Callable[[], None]] = {}
         self._pool: object | None = None
 
@@ -82,16 +89,19 @@ class BatchRunner:
         """Read prompts and choose the first token of each."""
         state = self.state
         slots = [new.row for new in rows]
-        logits = self.model.prefill(prompts, slots)
+        speculation = self.speculation
+        logits, aux_states = self.model.prefill(prompts, slots, speculation.aux_boundaries if speculation else ())
         state.join(rows)
         where = state.where(slots)
         if all(new.sampling.is_greedy for new in rows):
             chosen = logits.argmax(-1)
         else:
-            uniform = state.uniform(self.model.num_slots)[where]
+            uniform = state.uniforms_of(self.model.num_slots)[where, 0]
             chosen = self.model.ops.draw(logits.contiguous(), state.settings_at(slots), uniform)
         state.tokens[where] = chosen
         state.written[where] = torch.ones_like(where)
+        if speculation is not None:
+            speculation.join(prompts, slots, aux_states, chosen)
 
     def launch(self, num_rows: int, steps: int) -> Block:
         """Run steps of the first rows.
@@ -102,7 +112,7 @@ class BatchRunner:
         """
         state, num = self.state, self.pace.rows(num_rows)
         state.tick.zero_()
-        state.records[0].copy_(state.tokens)
+        state.records[0, :, 1].copy_(state.tokens)
         step = self._step_of(num)
         for _ in range(steps):
             step()
@@ -117,18 +127,18 @@ class BatchRunner:
 
     @torch.inference_mode()
     def step(self, num: int, all_greedy: bool) -> None:
-        """Read each row's newest token and choose the next one."""
+        """Read each row's newest token and choose the next one; or a round of speculation."""
         state = self.state
+        if self.speculation is not None:
+            self.speculation.round(state, num, all_greedy=all_greedy)
+            return
         logits = self.model.forward(state.tokens[:num, None], state.lengths[:num])
         if all_greedy:
             chosen = logits.argmax(-1)
         else:
-            chosen = self.model.ops.draw(logits, state.settings(num), state.uniform(num))
-        state.tokens[:num] = chosen
-        state.tick += 1
-        state.records[:, :num].index_copy_(0, state.tick, chosen[None])
-        state.written += state.alive
-        state.lengths += state.alive
+            chosen = self.model.ops.draw(logits, state.settings(num), state.uniforms_of(num)[:, 0])
+        ones = torch.ones_like(chosen)
+        state.advance(num, chosen, ones, torch.stack((ones, chosen), 1))
 
     def _step_of(self, num: int) -> Callable[[], None]:
         all_greedy = self.state.all_greedy
@@ -142,7 +152,9 @@ class BatchRunner:
     def _captured(self, num: int, all_greedy: bool) -> Callable[[], None]:
         """A step as a CUDA graph. Run once before: kernels are compiled, and what it changed is put back."""
         state = self.state
-        changed = (state.tokens, state.lengths, state.written, state.records, state.tick)
+        changed = [state.tokens, state.lengths, state.written, state.records, state.tick]
+        if self.speculation is not None:
+            changed += [self.speculation.first_draft, self.speculation.states]
         saved = [tensor.clone() for tensor in changed]
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -160,5 +172,8 @@ class BatchRunner:
 
     def move(self, sources: Sequence[int], to: Sequence[int], length: int) -> None:
         """Sequences of at most `length` positions change rows."""
-        self.model.move(sources, to, min(length, self.model.capacity))
+        length = min(length, self.model.capacity)
+        self.model.move(sources, to, length)
         self.state.move(sources, to)
+        if self.speculation is not None:
+            self.speculation.move(sources, to, length)

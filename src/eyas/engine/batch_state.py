@@ -2,7 +2,7 @@
 
 The host changes rows between blocks of steps, and never waits for the device to do so.
 
-Shapes: S rows, U numbers of a text, T steps of a block.
+Shapes: S rows, U numbers of a text, T steps of a block, M tokens of a step: 1, or K + 1 with K drafts.
 """
 
 from collections.abc import Sequence
@@ -41,9 +41,10 @@ class BatchState:
         steps: T, most steps of a block.
         num_drawn: U, most tokens of a text.
         device: of all.
+        width: M.
     """
 
-    def __init__(self, num_rows: int, steps: int, num_drawn: int, device: torch.device) -> None:
+    def __init__(self, num_rows: int, steps: int, num_drawn: int, device: torch.device, width: int = 1) -> None:
         def column(dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(num_rows, dtype=dtype, device=device)
 
@@ -53,7 +54,8 @@ class BatchState:
         self.top_k = column()
         # Drawn when a sequence joins: its text depends on its own numbers, and no step has to draw any.
         self.uniforms = torch.zeros(num_rows, num_drawn, dtype=torch.float64, device=device)
-        self.records = torch.zeros(steps + 1, num_rows, dtype=torch.int64, device=device)
+        # Per step: how many tokens a row gained, and M tokens that it chose. Step 0 has the token before the block.
+        self.records = torch.ones(steps + 1, num_rows, 1 + width, dtype=torch.int64, device=device)
         self.tick = torch.zeros(1, dtype=torch.int64, device=device)
         self._sampling: dict[int, Sampling] = {}  # of the rows in use, for what is known without asking the device
 
@@ -62,21 +64,25 @@ class BatchState:
         """No row in use draws."""
         return all(sampling.is_greedy for sampling in self._sampling.values())
 
-    def settings(self, num: int) -> SamplingBatch:
-        """Of the first rows."""
-        return self._settings(slice(num), num, [s for row, s in self._sampling.items() if row < num])
+    def settings(self, num: int, width: int = 1) -> SamplingBatch:
+        """Of M tokens of each of the first rows."""
+        used = [s for row, s in self._sampling.items() if row < num]
+        return self._settings(slice(num), num * width, used, width)
 
     def settings_at(self, rows: Sequence[int]) -> SamplingBatch:
         """Of rows in use."""
-        return self._settings(self.where(rows), len(rows), [self._sampling[row] for row in rows])
+        return self._settings(self.where(rows), len(rows), [self._sampling[row] for row in rows], 1)
 
-    def _settings(self, where: slice | Tensor, num: int, used: Sequence[Sampling]) -> SamplingBatch:
+    def _settings(self, where: slice | Tensor, num: int, used: Sequence[Sampling], width: int) -> SamplingBatch:
+        def column(tensor: Tensor) -> Tensor:
+            return tensor[where, None].expand(-1, width).flatten()
+
         return SamplingBatch(
-            temperature=self.temperature[where],
-            top_k=self.top_k[where],
-            top_p=self.top_p[where],
-            min_p=self.min_p[where],
-            num_greedy=num - sum(not s.is_greedy for s in used),
+            temperature=column(self.temperature),
+            top_k=column(self.top_k),
+            top_p=column(self.top_p),
+            min_p=column(self.min_p),
+            num_greedy=num - width * sum(not s.is_greedy for s in used),
             has_top=any(s.top_k > 0 or s.top_p < 1 for s in used),
             has_min_p=any(s.min_p > 0 for s in used),
         )
@@ -129,10 +135,26 @@ class BatchState:
         columns = (self.tokens, self.lengths, self.written, self.alive)
         return (*columns, self.temperature, self.top_p, self.min_p, self.top_k, self.uniforms)
 
-    def uniform(self, num: int) -> Tensor:
-        """[num] the number of each of the first rows for the token it writes next."""
-        at = self.written[:num, None].clamp(max=self.uniforms.shape[1] - 1)
-        return self.uniforms[:num].gather(1, at)[:, 0]
+    def uniforms_of(self, num: int, width: int = 1) -> Tensor:
+        """[num, M] numbers of the next tokens of each of the first rows."""
+        at = self.written[:num, None] + torch.arange(width, device=self.device)
+        return self.uniforms[:num].gather(1, at.clamp(max=self.uniforms.shape[1] - 1))
+
+    def advance(self, num: int, tokens: Tensor, gained: Tensor, record: Tensor) -> None:
+        """End a step of the first rows.
+
+        Args:
+            num: of rows.
+            tokens: [num] their newest.
+            gained: [num] how many tokens each gained.
+            record: [num, 1 + M].
+        """
+        self.tokens[:num] = tokens
+        moved = gained * self.alive[:num]
+        self.written[:num] += moved
+        self.lengths[:num] += moved
+        self.tick += 1
+        self.records[:, :num].index_copy_(0, self.tick, record[None])
 
 
 def _numbers(seed: int, num: int) -> Tensor:

@@ -82,8 +82,7 @@ class FusedDraft:
         assert why_not_fused(draft.spec) is None, "ask why_not_fused first"
         self.aux_boundaries, self.vocab_index = tuple(aux_boundaries), vocab_index(draft)
         self._draft, spec = draft, draft.spec
-        shapes = [_shape(spec, i) for i in range(spec.num_layers)]
-        blocks = [_fuse(draft, i) for i in range(spec.num_layers)]
+        shapes, blocks = fused_blocks(draft)
         rope = inverse_frequencies(spec.rope, spec.head_dim, spec.max_position_embeddings)
         self._stack: BlockStack = stack_for(TorchStack(shapes, blocks, *rope), kernels, num_threads)
         self._layers = spec.num_layers
@@ -165,6 +164,12 @@ def why_not_fused(spec: DraftSpec) -> str | None:
     if any(name.endswith(("o_proj.bias", "gate_proj.bias", "up_proj.bias", "down_proj.bias")) for name in spec.tensors):
         return "it has biases beyond q, k, v"
     return None
+
+
+def fused_blocks(draft: Eagle3Draft) -> tuple[list[LlamaShape], list[BlockWeights]]:
+    """Shapes and fused weights of the layers of a draft that `why_not_fused` has nothing against."""
+    layers = range(draft.spec.num_layers)
+    return [_shape(draft.spec, i) for i in layers], [_fuse(draft, i) for i in layers]
 
 
 def vocab_index(draft: Eagle3Draft) -> Tensor | None:
