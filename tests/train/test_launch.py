@@ -1,7 +1,11 @@
 """Two processes on the CPU (gloo): the curve of one process, kills, and going on with another number of ranks."""
 
+import contextlib
 import json
 import multiprocessing
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 
 from eyas.errors import EnvironmentMissing
-from eyas.records.checkpoint import STATE, resume_folder
+from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
@@ -90,9 +94,10 @@ def test_a_killed_rank_ends_the_others_at_once_and_one_process_goes_on(request_f
     require_same_curve(whole, alone(request))
 
 
-def test_two_processes_go_on_from_one_and_give_the_curve_of_one(request_for, tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("shard", [True, pytest.param(False, marks=pytest.mark.soak)])
+def test_two_processes_go_on_from_one_and_give_the_curve_of_one(shard, request_for, tmp_path: Path, monkeypatch):
     whole = alone(request_for(tmp_path / "whole"))
-    request = request_for(tmp_path / "parts")
+    request = replace(request_for(tmp_path / "parts"), shard=shard)
 
     class Stopped(Exception):
         pass
@@ -144,3 +149,48 @@ def test_more_gpus_than_there_are_is_refused_before_a_process_starts(request_for
     plan = plan_train(request, CONFIG, Silent())
     with pytest.raises(EnvironmentMissing):
         train_on(64, request, CONFIG, plan, Silent)
+
+
+@pytest.mark.soak
+def test_a_checkpoint_in_parts_is_gone_on_with_in_parts_and_by_one_process(request_for, tmp_path: Path):
+    whole = alone(request_for(tmp_path / "whole"))
+    request = replace(request_for(tmp_path / "parts"), shard=True)
+
+    def body() -> None:
+        with contextlib.suppress(RankDied):
+            on_two(request)
+
+    runner = threading.Thread(target=body)
+    runner.start()
+    state = resume_folder(request.out) / STATE
+    while runner.is_alive() and not (state.exists() and json.loads(state.read_text())["step"] >= 3):
+        time.sleep(0.02)
+    for process in multiprocessing.active_children():
+        process.kill()
+    runner.join()
+
+    assert (resume_folder(request.out) / "shards" / ".metadata").exists()
+    between = tmp_path / "copy.resume"
+    shutil.copytree(resume_folder(request.out), between)
+    require_same_curve(whole, on_two(request))
+    require_same_curve(whole, alone(request_for(tmp_path / "copy")))
+
+
+@pytest.mark.soak
+def test_torchrun_starts_the_same_run_and_one_rank_alone_talks(request_for, tmp_path: Path):
+    request = request_for(tmp_path / "d")
+    arguments = [
+        *["train", "--target", str(request.target), "--data", str(request.rows), "--out", str(request.out)],
+        *["--steps", "30", "--batch-tokens", "150", "--draft-vocab-size", "32", "--ttt-steps", "3", "--device", "cpu"],
+        *["--checkpoint-every-s", "0", "--eval-every", "10", "--lr", "1e-3", "--json"],
+    ]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "eyas"]
+    done = subprocess.run([*launcher, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (document,) = (json.loads(line) for line in done.stdout.splitlines())
+    assert document["processes"] == 2
+    assert done.stderr.count("loading the target") == 1
+    metrics = [json.loads(line) for line in (request.out / METRICS).read_text().splitlines()]
+    losses = [line["loss"] for line in metrics if "loss" in line]
+    whole = alone(request_for(tmp_path / "whole"))
+    assert losses == pytest.approx([line["loss"] for line in whole.metrics], rel=TOLERANCE)

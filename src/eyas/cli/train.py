@@ -34,6 +34,7 @@ def train(
     device: str = "auto",
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     gpus: int = 1,
+    shard: Annotated[bool, Parameter(negative="")] = False,
     threads: int | None = None,
     restart: Annotated[bool, Parameter(negative="")] = False,
     recipe: Annotated[Path | None, Parameter(name="--config")] = None,
@@ -70,6 +71,8 @@ def train(
     gpus
         GPUs of this machine, or processes with --device cpu; they share each optimiser step's rows. For several
         machines: torchrun ... -m eyas train.
+    shard
+        Divide the draft's fp32 weights and AdamW moments among the processes (FSDP2): for drafts that do not fit.
     threads
         CPU threads of each process, 1 … 1024; by default torch's own choice.
     restart
@@ -105,6 +108,7 @@ def train(
         held_out=held_out,
         tensorboard=tensorboard,
         wandb=wandb,
+        shard=shard,
     )
     plan = plan_train(request, config, talk)
     document: dict[str, Any] = {"schema": "eyas.train/1", "out": str(out), "dry_run": dry_run, **plan.as_document()}

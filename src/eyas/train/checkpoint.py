@@ -14,9 +14,16 @@ from torch import Tensor, nn
 from eyas.errors import EyasError
 from eyas.records.atomic import atomic_folder
 from eyas.records.checkpoint import METRICS, SCHEMA, STATE, TENSORS, CheckpointState
+from eyas.train.state_tensors import (
+    MOMENTS,
+    PARTS,
+    load_parts,
+    own_parts,
+    put_state_tensors,
+    save_parts,
+    state_tensors,
+)
 from eyas.train.trainer import Trainer
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 class CheckpointForeign(EyasError):
@@ -40,15 +47,23 @@ def save_checkpoint(
 ) -> None:
     """Write the run aside and swap it in; a kill at any moment leaves the checkpoint before or this one.
 
+    With shards all ranks call it together, otherwise the first one alone.
+
     Args:
-        best: `draft_tensors` of the draft that accepts most so far.
+        best: `draft_tensors` of the draft that accepts most so far; known to the first rank.
     """
-    tensors = {f"draft.{name}": p.detach().cpu().contiguous() for name, p in trainer.draft.named_parameters()}
-    for name, moments in trainer.optimiser.moments().items():
-        tensors |= {f"{kind}.{name}": moments[kind].cpu().contiguous() for kind in _MOMENTS if kind in moments}
-    tensors |= {f"best.{name}": tensor for name, tensor in (best or {}).items()}
-    tensors |= {f"rng.{name}": tensor for name, tensor in _rng_states(trainer.target.device).items()}
+    ranks, shards = trainer.ranks, trainer.shards
+    if not ranks.is_first:
+        assert shards is not None, "without shards the first rank writes alone"
+        save_parts(ranks.gather(Path())[0], trainer, shards)
+        return
     with atomic_folder(folder, replace=True) as aside:
+        tensors = {f"best.{name}": tensor for name, tensor in (best or {}).items()}
+        tensors |= {f"rng.{name}": tensor for name, tensor in _rng_states(trainer.target.device).items()}
+        if shards is None:
+            tensors |= {key: tensor.cpu().contiguous() for key, tensor in state_tensors(trainer).items()}
+        else:
+            save_parts(ranks.gather(aside / PARTS)[0], trainer, shards)
         save_file(tensors, aside / TENSORS)
         (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics))
         (aside / STATE).write_text(json.dumps(state.as_document(), indent=2) + "\n")
@@ -116,13 +131,19 @@ def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> Restored:
     try:
         tensors = load_file(folder / TENSORS)
         metrics = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
-        put_tensors(trainer.draft, _under("draft.", tensors))
-        moments = [{kind: tensors[f"{kind}.{name}"] for kind in _MOMENTS} for name in trainer.optimiser.names]
-        trainer.optimiser.set_moments(state.step, moments)
+        put_state_tensors(trainer, _state_tensors_in(folder, trainer, tensors), state.step)
         _set_rng_states(_under("rng.", tensors), trainer.target.device)
     except (OSError, ValueError, KeyError, SafetensorError, RuntimeError) as error:
         raise _damaged(folder, error) from error
     return Restored(metrics=metrics, best=_under("best.", tensors) or None)
+
+
+def _state_tensors_in(folder: Path, trainer: Trainer, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """For this trainer, from parts or whole tensors, whichever were written."""
+    if (folder / PARTS).exists():
+        return load_parts(folder / PARTS, trainer)
+    whole = {key: t for key, t in tensors.items() if key.partition(".")[0] in ("draft", *MOMENTS)}
+    return whole if trainer.shards is None else own_parts(whole, trainer.shards)
 
 
 def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -4,13 +4,14 @@ Nothing here waits for the device: whether all is finite is decided there. From 
 update is applied any more, so when the host looks, some steps later, the weights still are those before that step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from eyas.errors import ExitCode, EyasError
 from eyas.train.config import TrainConfig
+from eyas.train.ranks import SOLO, Ranks
 
 _BETAS = (0.9, 0.95)
 
@@ -26,9 +27,10 @@ class GuardedAdamW:
     """AdamW(0.9, 0.95) that stops for good at the first loss or gradient that is not finite; only matrices decay.
 
     Args:
-        draft: all its parameters that require gradients are trained.
+        named: parameters with their names; those that require gradients are trained.
         config: weight decay and the largest gradient norm.
         lr: until `update` says another.
+        parts_of: the ranks that have a part of each tensor; SOLO where this one has all of it.
 
     Attributes:
         inner: torch's optimiser, for its state.
@@ -36,8 +38,11 @@ class GuardedAdamW:
         parameters: the same tensors.
     """
 
-    def __init__(self, draft: nn.Module, config: TrainConfig, lr: float) -> None:
-        trained = [(name, p) for name, p in draft.named_parameters() if p.requires_grad]
+    def __init__(
+        self, named: Iterable[tuple[str, nn.Parameter]], config: TrainConfig, lr: float, parts_of: Ranks = SOLO
+    ) -> None:
+        trained = [(name, p) for name, p in named if p.requires_grad]
+        self._parts_of = parts_of
         self.names = [name for name, _ in trained]
         self.parameters = [p for _, p in trained]
         self._largest = config.grad_clip
@@ -69,6 +74,10 @@ class GuardedAdamW:
         """
         gradients = self.gradients()
         norms = torch.stack(torch._foreach_norm(gradients))
+        if self._parts_of.size > 1:
+            squares = norms.square()
+            self._parts_of.sum_in_place([squares])
+            norms = squares.sqrt()
         norm = norms.norm()
         is_fine = torch.isfinite(norm) & torch.isfinite(loss)
         self._has_diverged.copy_(torch.maximum(self._has_diverged, (~is_fine).float()))

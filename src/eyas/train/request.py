@@ -23,6 +23,7 @@ class TrainRequest:
         restart: throw an unfinished run away.
         held_out: rows for the replays while training; None for those beside the rows, if there are any.
         tensorboard: folder for event files; None for none.
+        shard: the ranks share the draft's fp32 weights and moments.
         wandb: project to report to; None for none.
     """
 
@@ -37,6 +38,7 @@ class TrainRequest:
     held_out: Path | None = None
     tensorboard: Path | None = None
     wandb: str | None = None
+    shard: bool = False
 
     def placement(self, local_rank: int = 0) -> Placement:
         """Dtype of the target and the device of this process.

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from eyas.models.draft import Eagle3Draft
 from eyas.records.checkpoint import CheckpointState
 from eyas.talk import Talk
 from eyas.train.checkpoint import draft_tensors, put_tensors, restore, save_checkpoint
@@ -101,8 +102,9 @@ class _Run:
             self.journal.add(self.trainer.start_step(rows, step), batch.num_tokens)
             done = step + 1
             is_replayed = self.watch.held_out is not None and (done == last or done % self.watch.eval_every == 0)
-            is_kept = self._is_checkpoint_due()
-            if not (is_replayed or is_kept or done == last or done % self.watch.log_every == 0):
+            is_read = is_replayed or done == last or done % self.watch.log_every == 0
+            is_kept = self._is_checkpoint_due(is_read)
+            if not (is_read or is_kept):
                 continue
             self.outcome.error = self.journal.flush()
             if self.outcome.error is not None:
@@ -117,14 +119,18 @@ class _Run:
     def _replay(self, step: int) -> None:
         assert self.watch.held_out is not None, "asked only with held-out rows"
         begin = time.monotonic()
-        figures = self.watch.held_out.measure(self.trainer.draft)
-        record = self.journal.add_held_out(step, figures, time.monotonic() - begin)
-        if record["is_best"] and self.trainer.ranks.is_first:
-            self.outcome.best = draft_tensors(self.trainer.draft)
+        with self.trainer.whole_draft():
+            figures = self.watch.held_out.measure(self.trainer.draft)
+            record = self.journal.add_held_out(step, figures, time.monotonic() - begin)
+            if record["is_best"] and self.trainer.ranks.is_first:
+                self.outcome.best = draft_tensors(self.trainer.draft)
 
-    def _is_checkpoint_due(self) -> bool:
+    def _is_checkpoint_due(self, is_read: bool) -> bool:
+        """By the first rank's clock. With shards all ranks write, so they ask it, but only when they wait anyway."""
         is_due = self.keep.every_s > 0 and time.monotonic() - self.last_kept >= self.keep.every_s
-        return is_due and self.trainer.ranks.is_first
+        if self.trainer.shards is None:
+            return is_due and self.trainer.ranks.is_first
+        return is_read and self.trainer.ranks.gather(is_due)[0]
 
     def _checkpoint(self, step: int) -> None:
         state = CheckpointState(step=step, num_tokens=self.journal.num_tokens, run=self.keep.run)
@@ -132,7 +138,7 @@ class _Run:
         self.last_kept = time.monotonic()
 
     def _keep_last_good(self) -> None:
-        if self.keep.every_s > 0 and self.trainer.ranks.is_first:
+        if self.keep.every_s > 0 and (self.trainer.ranks.is_first or self.trainer.shards is not None):
             self._checkpoint(last_step(self.outcome.records))
 
 
@@ -141,10 +147,10 @@ def last_step(records: Sequence[Mapping[str, Any]]) -> int:
     return max((record["step"] for record in records), default=0)
 
 
-def take_best(outcome: RunOutcome, trainer: Trainer) -> Mapping[str, Any] | None:
-    """Put the best draft into the trainer; gives the record of its replay, None without one."""
+def take_best(outcome: RunOutcome, draft: Eagle3Draft) -> Mapping[str, Any] | None:
+    """Put the best draft into `draft`; gives the record of its replay, None without one."""
     best = best_of(outcome.records)
     if best is None or outcome.best is None:
         return None
-    put_tensors(trainer.draft, outcome.best)
+    put_tensors(draft, outcome.best)
     return best

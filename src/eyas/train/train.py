@@ -24,6 +24,7 @@ from eyas.train.preflight import check_target
 from eyas.train.ranks import Place, Ranks, joined
 from eyas.train.request import TrainRequest
 from eyas.train.run import Checkpointing, RunOutcome, Watch, run_steps, take_best
+from eyas.train.sharding import Shards
 from eyas.train.sinks import open_sinks
 from eyas.train.starting_draft import starting_draft
 from eyas.train.trainer import Trainer
@@ -101,13 +102,22 @@ def _train(
         return Trained(plan=plan, metrics=[], out=request.out)
     if keep.state is None:
         check_target(target, request, plan, talk)
-    trainer = Trainer(draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches), ranks=ranks)
+    shards = None
+    if request.shard and ranks.size > 1:
+        shards = Shards(draft, ranks.size, placement.device)
+    elif request.shard:
+        talk.note("--shard does nothing on one process")
+    trainer = Trainer(
+        draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches), ranks=ranks, shards=shards
+    )
     outcome = _run(request, config, plan, trainer, keep, talk)
     kept = None
-    if ranks.is_first:
-        kept = take_best(outcome, trainer) if config.keep == "best" else None
-        write_draft(request.out, request, config, plan, draft, outcome.records, kept)
-        shutil.rmtree(keep.folder, ignore_errors=True)
+    with trainer.whole_draft():
+        if ranks.is_first:
+            draft = trainer.draft_to_write()
+            kept = take_best(outcome, draft) if config.keep == "best" else None
+            write_draft(request.out, request, config, plan, draft, outcome.records, kept)
+            shutil.rmtree(keep.folder, ignore_errors=True)
     return Trained(
         plan=plan,
         metrics=steps_of(outcome.records),
@@ -138,8 +148,10 @@ def _run(
         for sink in sinks:
             sink.close()
     if outcome.error is not None:
-        if is_first and keep.folder.exists():
-            write_draft(keep.folder / LAST_GOOD, request, config, plan, trainer.draft, outcome.records)
+        with trainer.whole_draft():
+            if is_first and keep.folder.exists():
+                write_draft(keep.folder / LAST_GOOD, request, config, plan, trainer.draft_to_write(), outcome.records)
+        if keep.folder.exists():
             outcome.error.add_note(f"the draft before that step is kept: --init-from {keep.folder / LAST_GOOD}")
         raise outcome.error
     return outcome

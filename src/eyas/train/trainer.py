@@ -1,6 +1,7 @@
 """One optimiser step of training: target forward, teacher, unrolled draft, backward, update. Knows no files."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from eyas.train.packing import Packed, count_targets, micro_batches, pack
 from eyas.train.phases import PhaseClock, no_clock
 from eyas.train.ranks import SOLO, Ranks
 from eyas.train.schedule import lr_share
+from eyas.train.sharding import Shards
 from eyas.train.step_outcome import PendingStep, StepOutcome, pack_figures, read_steps
 from eyas.train.teacher import DraftVocabulary
 from eyas.train.ttt_loss import TttObjective, no_counts, ttt_backward
@@ -33,6 +35,7 @@ class Trainer:
         lr: peak learning rate.
         num_steps: of the whole run, for the schedule.
         ranks: the processes that train together; each has the whole batch and takes its share of it.
+        shards: of the draft, where the ranks share its weights; None where each has all of them.
         clock: told where each phase of a step begins and ends.
     """
 
@@ -45,20 +48,31 @@ class Trainer:
         lr: float,
         num_steps: int,
         ranks: Ranks = SOLO,
+        shards: Shards | None = None,
         clock: PhaseClock = no_clock,
     ) -> None:
         assert draft.spec.aux_boundaries is not None, "a draft in training knows its boundaries"
-        self.draft, self.target, self.config, self.ranks = draft, target, config, ranks
+        self.draft, self.target, self.config, self.ranks, self.shards = draft, target, config, ranks, shards
         self._lr, self._num_steps, self._clock = lr, num_steps, clock
         self._aux_boundaries = draft.spec.aux_boundaries
-        self.optimiser = GuardedAdamW(draft, config, lr)
+        named = draft.named_parameters() if shards is None else shards.local_parameters()
+        self.optimiser = GuardedAdamW(named, config, lr, SOLO if shards is None else ranks)
         # Beside a half target the draft computes in half too; its fp32 masters are cast once a step.
         half = target.parts.embedding.dtype
         dtype = half if half == torch.bfloat16 else draft.dtype
         self._states = packed_target(target, config.micro_batch_tokens)
-        self._unroll = make_unroll(draft, config.ttt_steps, dtype)
+        with self.whole_draft():
+            self._unroll = make_unroll(draft, config.ttt_steps, dtype)
         self._vocabulary = DraftVocabulary.of(draft, target.device)
         self._distributions = distributions_for(target.device, dtype)
+
+    def whole_draft(self) -> AbstractContextManager[None]:
+        """Inside, the draft's parameters are whole. With shards, all ranks enter together."""
+        return nullcontext() if self.shards is None else self.shards.whole()
+
+    def draft_to_write(self) -> Eagle3Draft:
+        """The draft without shards; inside `whole_draft`."""
+        return self.draft if self.shards is None else self.shards.plain_copy()
 
     def train_step(self, rows: Sequence[TokenRow], step: int) -> StepOutcome:
         """Learn from `rows` and wait for the outcome; `step` is 0-based.
@@ -80,13 +94,16 @@ class Trainer:
         objective = TttObjective.of(config.loss, config.step_decay, count_targets(rows, config.ttt_steps))
         mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
         self.optimiser.inner.zero_grad(set_to_none=True)
-        self._unroll.refresh()
         figures = torch.zeros(1 + 7 * config.ttt_steps, dtype=torch.float64, device=self.target.device)
-        for part in micro_batches(mine, config.micro_batch_tokens):
-            packed = pack(part, config.ttt_steps, self.target.device)
-            figures += pack_figures(*self._accumulate(packed, objective))
-        self._unroll.publish()
-        self.ranks.sum_in_place([*self.optimiser.gradients(), figures])
+        with self.whole_draft():
+            self._unroll.refresh()
+            for part in micro_batches(mine, config.micro_batch_tokens):
+                packed = pack(part, config.ttt_steps, self.target.device)
+                figures += pack_figures(*self._accumulate(packed, objective))
+            self._unroll.publish()
+            if self.shards is not None:
+                self.shards.reduce_gradients()
+        self.ranks.sum_in_place([figures] if self.shards else [*self.optimiser.gradients(), figures])
         lr = self._lr * lr_share(step, self._num_steps, self.config)
         with self._clock("optimiser"):
             norms = self.optimiser.update(lr, figures[0])
