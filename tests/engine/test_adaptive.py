@@ -153,3 +153,12 @@ def test_depths_behind_a_rejected_draft_say_nothing():
 
 def test_noise_cannot_make_a_deeper_round_cheaper():
     assert CostTable.of_samples([[1.0, 1.1, 5.0], [0.9], [1.3]]).round_s == (1.1, 1.1, 1.3)
+
+
+def test_drafted_rounds_of_a_busy_machine_lie_on_a_line_through_their_least_times():
+    noisy = [[1.0, 3.0], [1.21, 9.0], [1.29, 2.0], [1.41, 1.5], [1.49, 4.0]]
+
+    table = CostTable.of_noisy_samples(noisy, [0.1, 0.3])
+
+    assert table.round_s == pytest.approx((1.0, 1.206, 1.302, 1.398, 1.494))
+    assert table.read_s == 0.1

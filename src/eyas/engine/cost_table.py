@@ -9,7 +9,7 @@ from eyas.decode.chain import GreedyRule
 from eyas.engine.round import begin, play
 from eyas.engine.runner import Draft, Target
 
-_NUM_REPEATS = 5
+_NUM_REPEATS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,21 @@ class CostTable:
         assert list(self.round_s) == sorted(self.round_s), "a deeper round does more: see `of_samples`"
 
     @classmethod
-    def of_samples(cls, round_s: Sequence[Sequence[float]], read_s: Sequence[float] = (0.0,)) -> "CostTable":
+    def of_samples(cls, round_s: Sequence[Sequence[float]]) -> "CostTable":
         """Medians per depth; an entry that noise put below a shallower one is raised to it."""
-        return cls(round_s=tuple(accumulate(map(median, round_s), max)), read_s=median(read_s))
+        return cls(round_s=tuple(accumulate(map(median, round_s), max)))
+
+    @classmethod
+    def of_noisy_samples(cls, round_s: Sequence[Sequence[float]], read_s: Sequence[float]) -> "CostTable":
+        """Least times, which other work on the machine disturbs least; drafted rounds on a straight line.
+
+        A choice between neighbouring depths weighs differences of a few percent, which is less than the noise of one
+        entry; a line through all drafted depths is surer.
+        """
+        plain, *drafted = map(min, round_s)
+        slope, start = _line(drafted)
+        straight = (plain, *(start + slope * k for k in range(1, len(drafted) + 1)))
+        return cls(round_s=tuple(accumulate(straight, max)), read_s=min(read_s))
 
     @property
     def most(self) -> int:
@@ -80,4 +92,14 @@ def measure_costs(target: Target, draft: Draft, ids: Sequence[int], most: int, c
         started = clock()
         position.catch_up(draft)
         reads.append(clock() - started)
-    return CostTable.of_samples(samples, reads)
+    return CostTable.of_noisy_samples(samples, reads)
+
+
+def _line(values: Sequence[float]) -> tuple[float, float]:
+    """Slope (not below 0) and start of the least-squares line through values at 1, 2, …"""
+    num = len(values)
+    middle, mean = (num + 1) / 2, sum(values) / num
+    spread = sum((k - middle) ** 2 for k in range(1, num + 1))
+    slope = sum((k - middle) * v for k, v in enumerate(values, 1)) / spread if spread else 0.0
+    slope = max(0.0, slope)
+    return slope, mean - slope * middle
