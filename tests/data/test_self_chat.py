@@ -255,6 +255,7 @@ def test_a_prompt_with_no_room_for_an_answer_is_left_out(target, tmp_path):
         {"answer_temperature": (-1.0,)},
         {"user_top_p": 0.0},
         {"chat_turns": 0},
+        {"max_batch": 0},
     ],
 )
 def test_options_out_of_range_are_refused(wrong):

@@ -1,5 +1,6 @@
 """A real (tiny) target writes: killed with SIGKILL in the middle, the rerun ends with the same file."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from byte_tokenizer import byte_tokenizer, save_target_with
 from eyas.data.prepare import PrepareConfig, prepare
@@ -84,3 +86,16 @@ def test_a_target_of_any_family_writes(tmp_path: Path):
     found = writer("user-1", [Request(id="a", prompt_ids=(5, 6), max_new_tokens=3)])
     assert len(found["a"].ids) == 3
     assert (tmp_path / "work" / "user-1.completions").exists()
+
+
+@pytest.mark.gpu
+@pytest.mark.smollm2
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_writes_conversations_in_words(smollm2_folder: Path, tmp_path: Path):
+    writing = WritingConfig(self_chat=64, device="cuda", max_answer_tokens=64)
+    done = prepare(smollm2_folder, [], tmp_path / "rows", PrepareConfig(held_out=4), Silent(), writing=writing)
+
+    assert done.manifest.num_rows > 40
+    records = (tmp_path / "rows.self-chat" / "conversations.jsonl").read_text().splitlines()
+    questions = [json.loads(line)["messages"][0]["content"] for line in records]
+    assert sum("?" in question or " me " in question for question in questions) > len(questions) / 2

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -36,13 +37,14 @@ class TargetWriter:
     def __init__(self, folder: Path, text: TargetText, config: WritingConfig, work: Path, talk: Talk) -> None:
         self._folder, self._text, self._config, self._work, self._talk = folder, text, config, work, talk
         self._placement = placement_of(config)
-        self._target = writer_fingerprint(folder, self._placement)
+        self._target = writer_fingerprint(folder, config)
 
     def __call__(self, phase: str, requests: Sequence[Request]) -> Mapping[str, Completion]:
         """Answer all requests; what an earlier run has answered is read from its file."""
         if not requests:
             return {}
         tokenizer, most = self._text.tokenizer, self._config.max_batch
+        settings = BatchSettings(quantize=self._config.quantize)
         _free_memory()
         return complete_prompts(
             self._folder,
@@ -51,7 +53,7 @@ class TargetWriter:
             placement=self._placement,
             decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
             target=self._target,
-            settings=BatchSettings() if most is None else BatchSettings(max_batch=most),
+            settings=settings if most is None else replace(settings, max_batch=most),
             talk=self._talk,
         )
 
@@ -71,7 +73,8 @@ def placement_of(config: WritingConfig) -> Placement:
     return placement
 
 
-def writer_fingerprint(folder: Path, placement: Placement) -> str:
-    """Of what decides the texts beside the requests: weights, their config, and the dtype."""
-    config = fingerprint.of_file(folder / "config.json")
-    return fingerprint.of_json([fingerprint_weights(folder), config, str(placement.dtype)])
+def writer_fingerprint(folder: Path, config: WritingConfig) -> str:
+    """Of what decides the texts beside the requests: weights, their config, dtype and quantisation."""
+    about = fingerprint.of_file(folder / "config.json")
+    parts = [fingerprint_weights(folder), about, str(placement_of(config).dtype)]
+    return fingerprint.of_json(parts if config.quantize == "none" else [*parts, config.quantize])

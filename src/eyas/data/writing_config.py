@@ -1,7 +1,7 @@
 """What the target is asked to write: user turns, answers, how much and how random."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -14,7 +14,7 @@ class WritingConfig:
 
     self_chat: int = 0
     """So many conversations are tried in which the target writes the user turns, too; no --data is needed."""
-    regenerate: bool = False
+    regenerate: Annotated[bool, Parameter(negative="")] = False
     """The target writes its own answers to the user turns of --data; the recorded answers are left out."""
     chat_turns: int = 1
     """User turns of a self-chat conversation, at most."""
@@ -40,6 +40,9 @@ class WritingConfig:
     """Where the target writes: cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
     dtype: str = "auto"
     """float32, bfloat16, float16, or auto: bfloat16 on a GPU, float32 elsewhere."""
+    quantize: Literal["none", "int8", "int4"] = "none"
+    """Weights of the writing target's layers, through torchao: texts are then those of the quantised target. int4: GPU,
+    bfloat16."""
     max_batch: int | None = None
     """Most texts written at a time; by default what the engine finds good."""
 
@@ -60,6 +63,8 @@ class WritingConfig:
         problems = [
             f"{n} = {getattr(self, n)}, wanted {low} or more" for n, low in least.items() if getattr(self, n) < low
         ]
+        if self.max_batch is not None and self.max_batch < 1:
+            problems.append(f"max_batch = {self.max_batch}, wanted 1 or more")
         if self.self_chat and self.regenerate:
             problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
         if not self.answer_temperature or not all(t >= 0 for t in (*self.answer_temperature, self.user_temperature)):

@@ -20,7 +20,7 @@ from eyas.data.read_conversations import read_conversations
 from eyas.data.regenerate import regenerate, why_unanswerable
 from eyas.data.self_chat import SelfChat
 from eyas.data.target_text import TargetText
-from eyas.data.target_writer import TargetWriter, Writes, placement_of, writer_fingerprint
+from eyas.data.target_writer import TargetWriter, Writes, writer_fingerprint
 from eyas.data.writing_config import WritingConfig
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_file, write_text
@@ -58,7 +58,7 @@ class WritingJob:
     def fingerprint(self) -> str:
         """Of everything that decides the texts."""
         options = {k: v for k, v in asdict(self.config).items() if k not in _NOT_OF_THE_TEXT}
-        writer = writer_fingerprint(self.target, placement_of(self.config))
+        writer = writer_fingerprint(self.target, self.config)
         prints = [fingerprint.of_file(file.path) for file in self.files]
         parts = [_RULES, writer, self.text.reader, options, self.max_length, prints, list(self.exclude_prints)]
         return fingerprint.of_json(parts)
