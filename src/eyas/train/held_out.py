@@ -23,7 +23,7 @@ from eyas.talk import Silent
 from eyas.train.ranks import Ranks
 
 NAME = "held_out.jsonl"
-_BATCH_TOKENS = 16384
+_BATCH_TOKENS = 8192
 _KEPT_BYTES = 4 << 30
 
 
