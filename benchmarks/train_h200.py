@@ -104,6 +104,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--profile", action="store_true", help="top 25 kernels of one more step")
     parser.add_argument("--no-compile", action="store_true", help="peers without torch.compile")
+    parser.add_argument("--most-seconds", type=float, default=240.0, help="of each of several modes")
     parser.add_argument("--out", type=Path, default=None, help="JSON lines; appended to")
     args = parser.parse_args()
     if args.tiny:
@@ -116,9 +117,13 @@ def run_each_alone(args: argparse.Namespace) -> None:
     """A process a mode: memory peaks do not mix, and one that fails costs itself alone."""
     rest = [arg for arg in sys.argv[1:] if arg not in MODES]
     for mode in args.modes:
-        done = subprocess.run([sys.executable, __file__, mode, *rest], check=False)
-        if done.returncode:
-            keep(args, {"mode": mode, "failed": done.returncode})
+        try:
+            done = subprocess.run([sys.executable, __file__, mode, *rest], check=False, timeout=args.most_seconds)
+            failed: object = done.returncode
+        except subprocess.TimeoutExpired:
+            failed = f"not done after {args.most_seconds} s"
+        if failed:
+            keep(args, {"mode": mode, "failed": failed})
 
 
 def keep(args: argparse.Namespace, record: dict[str, Any]) -> None:
