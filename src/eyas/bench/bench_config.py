@@ -50,6 +50,10 @@ class BenchConfig:
     rounds: Literal["auto", "readable"] = "auto"
     """auto: on a GPU, whole rounds are captured into CUDA graphs where target and draft allow it. readable: never."""
 
+    quantize: Literal["none", "int8", "int4"] = "none"
+    """Weights of the target's layers, through torchao, in all arms: texts are compared with the quantised target's.
+    int4: GPU, bfloat16."""
+
     device: str = "cpu"
     """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
 
@@ -61,6 +65,7 @@ class BenchConfig:
 
     def __post_init__(self) -> None:
         TreeShape.parse_all(self.tree)  # says for itself what is wrong
+        quantised_peer = self.quantize != "none" and self.peer != "none"
         wrong = [
             f"{name} is {value}, wanted {wanted}"
             for name, value, wanted, is_right in (
@@ -69,6 +74,7 @@ class BenchConfig:
                 ("--repeats", self.repeats, "at least 1", self.repeats >= 1),
                 ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
                 ("--max-prompts", self.max_prompts, "at least 1", self.max_prompts is None or self.max_prompts >= 1),
+                ("--peer", self.peer, "none beside --quantize: it runs another target", not quantised_peer),
                 ("--threads", self.threads, "1 - 1024", self.threads is None or 1 <= self.threads <= 1024),
             )
             if not is_right

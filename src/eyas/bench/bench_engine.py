@@ -56,6 +56,7 @@ def bench_engine(
         num_threads=num_threads,
         talk=talk,
         rounds=_rounds(config, talk),
+        quantize=config.quantize,
     )
     settings = BenchSettings(
         depths=config.depths,
@@ -107,6 +108,7 @@ def _about_settings(config: BenchConfig, opened: OpenedEngine, placement: Placem
         "draft_path": opened.draft_path,
         "weight_bytes": opened.weight_bytes,
         "dtype": config.dtype,
+        "quantize": config.quantize,
         "device": _device_name(placement.device),
         "threads": opened.num_threads,
         "repeats": config.repeats,
