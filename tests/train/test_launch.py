@@ -19,7 +19,7 @@ from eyas.errors import EnvironmentMissing
 from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.talk import Silent
-from eyas.train.config import TrainConfig
+from eyas.train.config import TrainConfig, TrainConfigInvalid
 from eyas.train.launch import RankDied, _News, _raise_cause, train_on
 from eyas.train.optimiser import TrainingDiverged
 from eyas.train.preflight import plan_train
@@ -149,6 +149,8 @@ def test_more_gpus_than_there_are_is_refused_before_a_process_starts(request_for
     plan = plan_train(request, CONFIG, Silent())
     with pytest.raises(EnvironmentMissing):
         train_on(64, request, CONFIG, plan, Silent)
+    with pytest.raises(TrainConfigInvalid, match="one GPU cannot be several"):
+        train_on(2, replace(request, device="cuda:1"), CONFIG, plan, Silent)
 
 
 @pytest.mark.soak

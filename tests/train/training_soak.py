@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+# Asking the driver itself would initialise it in this process, and no fork could use the GPU.
+os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import transformers  # noqa: F401  imported once here, not in each life
 
@@ -100,7 +102,7 @@ def inputs_in(folder: Path) -> tuple[Path, Path]:
 
 def soak(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     """Both runs and their comparison."""
-    target, rows = (Path(p) for p in (options.target, options.rows)) if options.target else inputs_in(folder)
+    target, rows = (options.target, options.rows) if options.target else inputs_in(folder)
     steps = _STEPS_PER_LIFE * (options.kills + 1)
     arguments = [
         *["train", "--target", str(target), "--data", str(rows), "--device", options.device, "--threads", "1"],

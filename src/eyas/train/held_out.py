@@ -16,13 +16,13 @@ from eyas.models.target import Target
 from eyas.records import fingerprint
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow, read_eval_rows
+from eyas.records.rows import HELD_OUT
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay_states
 from eyas.replay.states import LiveStates, States
 from eyas.talk import Silent
 from eyas.train.ranks import Ranks
 
-NAME = "held_out.jsonl"
 _BATCH_TOKENS = 8192
 _KEPT_BYTES = 4 << 30
 
@@ -57,7 +57,7 @@ class HeldOutRows:
 
 def find_held_out(given: Path | None, rows_folder: Path) -> Path | None:
     """The file that was given, or the one that `eyas prepare` put beside the rows; None if there is none."""
-    beside = rows_folder / NAME
+    beside = rows_folder / HELD_OUT
     return given or (beside if beside.is_file() else None)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from eyas.errors import ExitCode, EyasError
 from eyas.talk import Silent, Talk
-from eyas.train.config import TrainConfig
+from eyas.train.config import TrainConfig, TrainConfigInvalid
 from eyas.train.plan import TrainPlan
 from eyas.train.preflight import plan_train
 from eyas.train.ranks import Place
@@ -74,10 +74,18 @@ def train_on(
 
     Raises:
         RankDied: a rank was killed, or failed by an error of ours.
+        TrainConfigInvalid: the device names one GPU.
         EnvironmentMissing: fewer GPUs.
         What `train` raises in a rank.
     """
     assert num_ranks >= 2, "one process needs no launcher"
+    if ":" in request.device:
+        raise TrainConfigInvalid(
+            "one GPU cannot be several",
+            f"--device {request.device} --gpus {num_ranks}",
+            "each process takes the GPU of its own number",
+            "give --device cuda; CUDA_VISIBLE_DEVICES chooses which",
+        )
     request.placement(num_ranks - 1)  # are there so many?
     threads = threads or max(1, torch.get_num_threads() // num_ranks)
     work = _Work(request=request, config=config, make_talk=make_talk, threads=threads, parent=os.getpid())

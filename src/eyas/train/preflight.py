@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from eyas.errors import ExitCode, EyasError
 from eyas.models.target import Target
 from eyas.records.atomic import OutputExists
 from eyas.talk import Talk
 from eyas.train.answers import AnswersCheck, check_answers
 from eyas.train.config import TrainConfig
+from eyas.train.device_peaks import peak_flops
 from eyas.train.mask_statistics import mask_statistics
 from eyas.train.plan import TrainPlan, make_plan
 from eyas.train.request import TrainRequest
@@ -19,9 +22,10 @@ from eyas.train.sinks import require_sinks
 from eyas.train.starting_draft import starting_draft
 from eyas.train.teacher_check import TeacherCheck, check_teacher
 from eyas.train.trainer import Trainer
-from eyas.train.trial import Trial, try_steps
+from eyas.train.trial import Trial, duration, try_steps
 
 _MASK_ROWS = 1000
+_USUAL_MFU = 0.35
 
 
 class DiskTooSmall(EyasError):
@@ -105,6 +109,19 @@ def examine(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: T
     trial = try_steps(trainer, plan)
     talk.line(str(trial))
     return Examined(answers=answers, teacher=teacher, trial=trial)
+
+
+def say_time(plan: TrainPlan, device: torch.device, num_devices: int, talk: Talk) -> None:
+    """How long the run may take, by its arithmetic, where the device's peak is known."""
+    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if peak is None:
+        talk.line("time: told by the progress bar; the peak of this device is not known to estimate it from")
+        return
+    seconds = plan.num_tokens * plan.costs.flop_per_token / (peak * num_devices * _USUAL_MFU)
+    talk.line(
+        f"time: about {duration(seconds)}, estimated from the arithmetic at {_USUAL_MFU:.0%} of the peak of"
+        f" {num_devices} x {torch.cuda.get_device_name(device)}; the progress bar measures it"
+    )
 
 
 def _say_vocabulary(plan: TrainPlan, talk: Talk) -> None:

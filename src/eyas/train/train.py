@@ -20,7 +20,7 @@ from eyas.train.config import TrainConfig
 from eyas.train.held_out import HeldOut
 from eyas.train.journal import held_out_of, steps_of
 from eyas.train.plan import TrainPlan, run_identity
-from eyas.train.preflight import check_target
+from eyas.train.preflight import check_target, say_time
 from eyas.train.ranks import Place, Ranks, joined
 from eyas.train.request import TrainRequest
 from eyas.train.run import Checkpointing, RunOutcome, Watch, run_steps, take_best
@@ -102,6 +102,7 @@ def _train(
         return Trained(plan=plan, metrics=[], out=request.out)
     if keep.state is None:
         check_target(target, request, plan, talk)
+        say_time(plan, placement.device, ranks.size, talk)
     shards = None
     if request.shard and ranks.size > 1:
         shards = Shards(draft, ranks.size, placement.device)
