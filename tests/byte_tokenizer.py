@@ -33,11 +33,11 @@ def byte_tokenizer(template: str | None = CHATML) -> PreTrainedTokenizerFast:
     )
 
 
-def save_target_with(folder: Path, template: str | None = CHATML, **changes: Any) -> Path:
-    """A folder that `eyas prepare` and `eyas train` take for a target: tiny random Llama, this tokenizer."""
+def save_target_with(folder: Path, template: str | None = CHATML, kind: str = "llama", **changes: Any) -> Path:
+    """A folder that `eyas prepare` and `eyas train` take for a target: tiny random model, this tokenizer."""
     from tiny_target import tiny_target
 
     tokenizer = byte_tokenizer(template)
-    tiny_target("llama", vocab_size=len(tokenizer) + 5, **changes).save_pretrained(folder)
+    tiny_target(kind, vocab_size=len(tokenizer) + 5, **changes).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
