@@ -1,11 +1,8 @@
-"""Spread, bootstrap and repetition on numbers whose answer is known."""
+"""Spread, bootstrap on numbers whose answer is known."""
 
 import random
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from eyas.bench.statistics import ratio_interval, repetition_share, spread
+from eyas.bench.statistics import ratio_interval, spread
 
 
 def test_spread_is_median_and_extremes():
@@ -39,14 +36,3 @@ def test_the_same_seed_gives_the_same_interval():
 
     assert ratio_interval(plain, fast, seed=3) == ratio_interval(plain, fast, seed=3)
     assert ratio_interval(plain, fast, seed=3) != ratio_interval(plain, fast, seed=4)
-
-
-def test_repetition_counts_tokens_that_end_a_known_gram():
-    assert repetition_share([[1, 2, 3, 4, 5, 6]]) == 0.0
-    assert repetition_share([[7] * 8]) == 4 / 5  # five 4-grams, the first is new
-    assert repetition_share([[1, 2]]) == 0.0
-
-
-@given(st.lists(st.lists(st.integers(0, 3), max_size=30), max_size=4))
-def test_repetition_is_a_share(texts: list[list[int]]):
-    assert 0.0 <= repetition_share(texts) <= 1.0

@@ -62,6 +62,22 @@ def test_the_document_has_every_figure_and_the_figures_agree(made, capsys):
     assert "accepted at position 1 … 3 (joint)" in err
 
 
+def test_answers_that_repeat_themselves_are_left_out_of_the_second_figure(made, capsys, tmp_path):
+    rows = [
+        {"id": "new", "set": "a", "prompt_ids": [1, 7], "response_ids": [*range(10, 30)]},
+        {"id": "old", "set": "a", "prompt_ids": [1, 9], "response_ids": [5, 6] * 10},
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    _, document, err = run(capsys, made, "--data", str(tmp_path / "rows.jsonl"))
+
+    kept = document["not_repetitive"]
+    new = next(row["accepted"] for row in document["rows"] if row["id"] == "new")
+    assert (document["num_requests"], kept["num_requests"], kept["limit"]) == (2, 1, 0.25)
+    assert kept["accept_length"] == Acceptance.of_rounds(new, 5).accept_length == kept["sets"]["a"]["accept_length"]
+    assert "without 1 answers that repeat themselves" in err
+
+
 def test_prompts_are_answered_first_and_the_saved_rows_give_the_same_again(made, capsys, tmp_path):
     saved = tmp_path / "saved.jsonl"
     _, first, err = run(

@@ -10,8 +10,8 @@ from eyas.bench.compare import Parts, best_of, compare
 from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm
 from eyas.bench.identity import MAX_LOGIT_GAP, judge
 from eyas.bench.measure import ALL, Measurements, figures, measure
-from eyas.bench.statistics import repetition_share
 from eyas.bench.tree_arm import TreeArm, TreePartTimer
+from eyas.decode.repetition import repetition_share
 from eyas.decode.tree_shape import TreeShape
 from eyas.errors import EyasError
 from eyas.records.bench_record import ArmFigures, BenchRecord, Comparison, Divergence, Passage

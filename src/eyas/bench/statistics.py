@@ -39,16 +39,3 @@ def ratio_interval(
         ratios.append(sum(numerators[p][r] for p, r in drawn) / sum(denominators[p][r] for p, r in drawn))
     ratios.sort()
     return point, ratios[int(_TAIL * NUM_RESAMPLES)], ratios[int((1 - _TAIL) * NUM_RESAMPLES) - 1]
-
-
-def repetition_share(texts: Sequence[Sequence[int]], width: int = 4) -> float:
-    """Share of tokens that end an n-gram of `width` seen before in the same text; 0.0 without any."""
-    repeated = total = 0
-    for ids in texts:
-        seen: set[tuple[int, ...]] = set()
-        for end in range(width, len(ids) + 1):
-            gram = tuple(ids[end - width : end])
-            repeated += gram in seen
-            seen.add(gram)
-            total += 1
-    return repeated / total if total else 0.0

@@ -112,7 +112,20 @@ def render(document: Mapping[str, Any]) -> str:
     lines.append(_line("all" if len(sets) != 1 else next(iter(sets)), document, width))
     conditional = " ".join(_share(p) for p in document["per_position_conditional"])
     lines.append(f"each {at} given that all before it were accepted: {conditional}")
+    lines += _without_repetition(document)
     return "\n".join(lines)
+
+
+def _without_repetition(document: Mapping[str, Any]) -> list[str]:
+    """The figures again, without the rows that flatter; nothing where there are none."""
+    plain = document["not_repetitive"]
+    num_left_out = document["num_requests"] - plain["num_requests"]
+    if not num_left_out:
+        return []
+    named = {**plain["sets"], "all": plain} if len(document["sets"]) > 1 else {"accept length": plain}
+    figures = ", ".join(f"{name} {_length(found['accept_length'])}" for name, found in named.items())
+    limit = f"{plain['limit']:.0%}"
+    return [f"without {num_left_out} answers that repeat themselves (over {limit} of their 4-grams): {figures}"]
 
 
 def _line(name: str, figures: Mapping[str, Any], width: int) -> str:

@@ -49,6 +49,21 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotRepetitive:
+    """Figures of the rows whose answers do not repeat themselves: repeated text flatters every draft.
+
+    Attributes:
+        limit: largest share of tokens that end a 4-gram seen before in the same answer.
+        figures: of all such rows.
+        sets: by set; sets without such a row are left out.
+    """
+
+    limit: float
+    figures: Figures
+    sets: Mapping[str, Figures]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRecord:
     """An evaluation.
 
@@ -56,6 +71,7 @@ class EvalRecord:
         figures: of all rows.
         sets: name -> figures, in order of first appearance in the data.
         rows: in the data's order.
+        not_repetitive: the same figures without the answers that repeat themselves.
         tree: width, depth, num_nodes of the trees drafted; None for chains.
         draft, target, data: what was evaluated, on what, with fingerprints.
         settings: dtype, device, versions, seconds.
@@ -69,6 +85,7 @@ class EvalRecord:
     target: Mapping[str, Any]
     data: Mapping[str, Any]
     settings: Mapping[str, Any]
+    not_repetitive: NotRepetitive
     notes: Sequence[str] = ()
     tree: Mapping[str, int] | None = None
 
@@ -79,6 +96,11 @@ class EvalRecord:
             **_figures(self.figures),
             "tree": None if self.tree is None else dict(self.tree),
             "sets": {name: _figures(figures) for name, figures in self.sets.items()},
+            "not_repetitive": {
+                "limit": self.not_repetitive.limit,
+                **_figures(self.not_repetitive.figures),
+                "sets": {name: _figures(figures) for name, figures in self.not_repetitive.sets.items()},
+            },
             "draft": dict(self.draft),
             "target": dict(self.target),
             "data": dict(self.data),

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 
 from eyas.contract.target_spec import read_target
+from eyas.decode.repetition import REPETITIVE, repetition_share
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
-from eyas.records.eval_record import EvalRecord, RowResult
+from eyas.records.eval_record import EvalRecord, NotRepetitive, RowResult
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.eval_config import EvalConfig
 from eyas.replay.figures import figures_by_set, figures_of
@@ -49,6 +50,7 @@ def record_of(done: Replayed, config: EvalConfig) -> EvalRecord:
         figures=figures_of(done.results, config.depth),
         sets=figures_by_set(done.results, config.depth),
         rows=done.results,
+        not_repetitive=_not_repetitive(done, config.depth),
         tree=None if config.tree_shape is None else asdict(config.tree_shape),
         draft=_about_draft(done.draft_path, done.draft),
         target=done.target,
@@ -61,6 +63,19 @@ def record_of(done: Replayed, config: EvalConfig) -> EvalRecord:
             "versions": {name: version(name) for name in ("eyas", "torch", "transformers")},
         },
         notes=[*done.notes, *more],
+    )
+
+
+def _not_repetitive(done: Replayed, num_draft_tokens: int) -> NotRepetitive:
+    kept = [
+        result
+        for row, result in zip(done.rows, done.results, strict=True)
+        if repetition_share([row.response_ids]) <= REPETITIVE
+    ]
+    return NotRepetitive(
+        limit=REPETITIVE,
+        figures=figures_of(kept, num_draft_tokens),
+        sets=figures_by_set(kept, num_draft_tokens),
     )
 
 
