@@ -64,7 +64,7 @@ def step_ms(runner: BatchRunner, asked: list[Request], length: int, num: int) ->
     times, steps = [], runner.pace.steps
     for repeat in range(num + 1):
         before = time.perf_counter()
-        runner.launch(slots, steps).tokens()
+        runner.launch(slots, steps).steps()
         if repeat:  # the first one captures
             times.append(1000 * (time.perf_counter() - before) / steps)
     state.leave(range(slots))

@@ -9,13 +9,17 @@ import psutil
 import torch
 
 from eyas.engine.batch import BatchGenerator, Completion, Request
+from eyas.engine.batch_draft import BatchDraft
 from eyas.engine.batch_file import complete_to_file
 from eyas.engine.batch_model import BatchLlama, bytes_per_position, rounded_capacity
+from eyas.engine.batch_ops import BatchOps
 from eyas.engine.batch_plan import BatchPlan, default_budget, plan_batch
+from eyas.engine.batch_round import BatchSpeculation
 from eyas.engine.batch_runner import BatchRunner, Pace, captured_pace
 from eyas.engine.batch_transformers import TransformersBatch
 from eyas.engine.cuda_open import why_not_captured
 from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
+from eyas.models.draft import Eagle3Draft
 from eyas.models.placement import Placement
 from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.models.target import Target
@@ -122,15 +126,48 @@ def runner_for(weights: LlamaWeights, plan: BatchPlan, *, captures: bool | None 
         plan: of the cache.
         captures: steps as CUDA graphs of Triton kernels; None = where that is possible.
     """
-    if captures is None:
-        captures = why_not_captured(weights.head.device) is None
-    ops, pace = None, Pace()
-    if captures:
-        from eyas.engine.batch_triton import TritonBatchOps
+    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures)
+    return BatchRunner(BatchLlama(weights, plan.num_slots, plan.capacity, ops), pace)
 
-        ops, pace = TritonBatchOps(), captured_pace(plan.num_slots)
+
+def speculative_runner(
+    weights: LlamaWeights,
+    draft: Eagle3Draft,
+    plan: BatchPlan,
+    *,
+    aux_boundaries: Sequence[int],
+    num_draft_tokens: int,
+    captures: bool | None = None,
+) -> BatchRunner:
+    """As `runner_for`, with a draft: chains of K tokens, each sequence with its own acceptances.
+
+    Args:
+        weights: of the target.
+        draft: in the target's dtype, on its device; beside the plan's cache it needs one of its own.
+        plan: of the target's cache.
+        aux_boundaries: that the draft reads, in `fc` order.
+        num_draft_tokens: K, at least 1.
+        captures: rounds as CUDA graphs of Triton kernels; None = where that is possible.
+
+    Raises:
+        FastPathUnsupported: the draft cannot speculate in batches.
+    """
+    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures, steps=2)
     model = BatchLlama(weights, plan.num_slots, plan.capacity, ops)
-    return BatchRunner(model, pace)
+    batch_draft = BatchDraft(draft, plan.num_slots, plan.capacity, ops)
+    return BatchRunner(model, pace, BatchSpeculation(batch_draft, aux_boundaries, num_draft_tokens, model))
+
+
+def _ops_and_pace(
+    device: torch.device, num_slots: int, captures: bool | None, steps: int = 4
+) -> tuple[BatchOps | None, Pace]:
+    if captures is None:
+        captures = why_not_captured(device) is None
+    if not captures:
+        return None, Pace()
+    from eyas.engine.batch_triton import TritonBatchOps
+
+    return TritonBatchOps(), captured_pace(num_slots, steps)
 
 
 def _free_bytes(device: torch.device) -> int:
