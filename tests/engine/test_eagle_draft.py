@@ -19,6 +19,11 @@ SWITCHES: dict[str, dict[str, Any]] = {
     "biases": {"attention_bias": True},
     "two layers": {"num_layers": 2},
     "a window": {"sliding_window": 4},
+    "a window in one of two layers": {
+        "sliding_window": 4,
+        "num_layers": 2,
+        "layer_types": ("full_attention", "sliding_attention"),
+    },
     "the target's embedding": {"embedding": "target"},
     "the target's head": {"head": "target", "draft_vocab_size": 40},
     "tied head": {"head": "tied", "draft_vocab_size": 40},

@@ -15,6 +15,7 @@ from eyas.engine.llama_weights import BlockWeights, LlamaShape
 from eyas.engine.native import NativeKernels
 from eyas.engine.native_stack import stack_for
 from eyas.models.draft import Eagle3Draft
+from eyas.models.draft_layer import window_of
 from eyas.models.rope import inverse_frequencies
 
 
@@ -189,7 +190,7 @@ def _shape(spec: DraftSpec, index: int) -> LlamaShape:
         rotary_dim=spec.head_dim,
         intermediate=spec.intermediate_size,
         eps=spec.rms_norm_eps,
-        window=spec.sliding_window,
+        window=window_of(spec, index),
     )
 
 
