@@ -398,7 +398,8 @@ def test_a_step_that_is_no_number_ends_the_run_with_the_last_good_draft_kept(inp
 
     good = resume_folder(tmp_path / "d") / "draft"
     assert caught.value.where == "optimiser step 3"
-    assert f"--init-from {good}" in caught.value.__notes__[0]
+    assert f"--init-from {good}" in caught.value.__notes__[1]
+    assert "it arose in the draft's own computation" in caught.value.__notes__[0]
     assert json.loads((good / "eyas.json").read_text())["about"]["steps"] == 2
     assert not (tmp_path / "d").exists()
     run(request_for(inputs, tmp_path / "on", init_from=good), replace(config, steps=1))

@@ -115,6 +115,8 @@ def train(
     if dry_run:
         if not is_first:
             return 0
+        if gpus > 1:
+            talk.note(f"the trial steps run on one device; {gpus} share them")
         document |= examine(request, config, plan, talk).as_document()
         return emit(document, plan_text(document), json=json)
     start = time.monotonic()

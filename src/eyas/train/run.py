@@ -12,6 +12,7 @@ from eyas.models.draft import Eagle3Draft
 from eyas.records.checkpoint import CheckpointState
 from eyas.talk import Talk
 from eyas.train.checkpoint import draft_tensors, put_tensors, restore, save_checkpoint
+from eyas.train.diagnosis import find_not_finite
 from eyas.train.held_out import HeldOut
 from eyas.train.journal import Journal, Speedometer, best_of
 from eyas.train.plan import TrainPlan
@@ -138,8 +139,13 @@ class _Run:
         self.last_kept = time.monotonic()
 
     def _keep_last_good(self) -> None:
+        assert self.outcome.error is not None, "called because of it"
+        done = last_step(self.outcome.records)
+        rows = [self.plan.rows[row] for row in self.plan.batches[done].rows]
+        with self.trainer.whole_draft():
+            self.outcome.error.add_note(find_not_finite(self.trainer, rows))
         if self.keep.every_s > 0 and (self.trainer.ranks.is_first or self.trainer.shards is not None):
-            self._checkpoint(last_step(self.outcome.records))
+            self._checkpoint(done)
 
 
 def last_step(records: Sequence[Mapping[str, Any]]) -> int:

@@ -83,7 +83,9 @@ def _not_finite(figures: Tensor, norms: Tensor, names: Sequence[str]) -> str | N
     """What to name, None if all is well."""
     bad = [name for name, is_fine in zip(names, torch.isfinite(norms).tolist(), strict=True) if not is_fine]
     if not bool(torch.isfinite(figures[0])):
-        return "the loss"
+        losses = figures[1 : 1 + (len(figures) - 1) // len(_COUNTS)]
+        steps = [str(j) for j, is_fine in enumerate(torch.isfinite(losses).tolist()) if not is_fine]
+        return f"the loss of unrolled step{'s' if len(steps) > 1 else ''} {', '.join(steps)}" if steps else "the loss"
     if bad:
         return f"the gradient of {', '.join(bad[:4])}{' and others' if len(bad) > 4 else ''}"
     return None
