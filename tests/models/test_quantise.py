@@ -120,3 +120,20 @@ def test_the_engine_opens_a_folder_quantised_and_says_so(tmp_path):
     assert opened.weight_bytes < 0.6 * whole.weight_bytes
     plain, text = (opened.engine.generate(PROMPT, LIMITS, num_draft_tokens=k).ids for k in (0, 3))
     assert text == plain
+
+
+@needs_torchao
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_on_a_gpu_both_kinds_multiply_nearly_the_same_in_bf16(kind):
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(1024, 2048, generator=generator).to("cuda", torch.bfloat16)
+    x = torch.randn(5, 2048, generator=generator).to("cuda", torch.bfloat16)
+
+    small = quantised(weight, kind)
+
+    assert is_quantised(small)
+    assert stored_bytes(small) < (0.6 if kind == "int8" else 0.35) * stored_bytes(weight)
+    error = (F.linear(x, small) - F.linear(x, weight)).float().norm() / F.linear(x, weight).float().norm()
+    assert error < (0.02 if kind == "int8" else 0.15)
