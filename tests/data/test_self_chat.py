@@ -131,6 +131,16 @@ def test_text_that_was_edited_is_tokenised_and_said(target, tmp_path):
     )
 
 
+def test_ids_without_a_checksum_of_their_text_are_held_against_it(target, tmp_path):
+    run(target, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird.", "Rain."])), self_chat=2)
+    lines = [{**r, "written_text": None} for r in records(tmp_path / "rows")]
+    lines[1]["messages"][1]["content"] = "Snow."
+    data = tmp_path / "d.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = prepare(target, [data], tmp_path / "again", PrepareConfig(), Silent())
+    assert (done.manifest.num_rows, done.manifest.num_as_written) == (2, 1)
+
+
 def test_another_reader_tokenises_the_text(target, tmp_path):
     run(target, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird.", "Rain."])), self_chat=2)
     other = save_target_with(tmp_path / "other", "Chat:" + CHATML)

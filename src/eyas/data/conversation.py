@@ -1,5 +1,6 @@
 """A conversation as data: turns, and where it was read. Knows the formats' common meaning, no tokenizer."""
 
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -34,6 +35,7 @@ class Conversation:
         tools: tool descriptions for the template.
         written: the rows that the answers were written in; empty when only text is known.
         written_by: fingerprint of the tokenizer and template that `written` is of.
+        written_text: `text_print` of the answers when they were written; None when unknown.
         temperature: of the answers, 0 = greedy; None when unknown.
     """
 
@@ -44,7 +46,14 @@ class Conversation:
     tools: Sequence[Mapping[str, Any]] | None = None
     written: Sequence[WrittenRow] = ()
     written_by: str | None = None
+    written_text: int | None = None
     temperature: float | None = None
+
+
+def text_print(messages: Sequence[Mapping[str, Any]]) -> int:
+    """A checksum of the answers' text: says without decoding any ids whether somebody has edited it."""
+    text = "\0".join(str(message.get("content")) for message in messages if message.get("role") == "assistant")
+    return zlib.crc32(text.encode(errors="surrogatepass"))
 
 
 def why_unusable(conversation: Conversation) -> str | None:

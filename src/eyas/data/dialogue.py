@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eyas.data.conversation import Conversation, WrittenRow
+from eyas.data.conversation import Conversation, WrittenRow, text_print
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class Dialogue:
             "finished": self.is_finished,
             "temperature": self.temperature,
             "written_by": written_by,
+            "written_text": text_print(self.messages),
             "written": [{"ids": row.ids, "answers": row.answers} for row in self.rows],
         }
 

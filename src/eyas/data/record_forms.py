@@ -9,7 +9,8 @@ Tables add two: the list as a JSON string, and the columns of its turns, {role: 
 stores a sequence of objects. Arguments of tool calls given as a JSON string become the object that templates render.
 
 Beside the turns eyas itself writes `finished`, `temperature`, and the exact token ids: `written`, a list of
-{ids: [...], answers: [[begin, end], ...]}, and `written_by`, the fingerprint of the tokenizer and template they are of.
+{ids: [...], answers: [[begin, end], ...]}, `written_by`, the fingerprint of the tokenizer and template they are of, and
+`written_text`, a checksum of the answers.
 """
 
 import json
@@ -57,6 +58,7 @@ def conversation_of(record: Any, source: int, line: int) -> Conversation:
         tools=_tools(record.get("tools")),
         written=_written(record.get("written")),
         written_by=record.get("written_by"),
+        written_text=record.get("written_text"),
         temperature=_number(record.get("temperature")),
     )
 

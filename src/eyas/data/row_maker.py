@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from eyas.data.conversation import Conversation, WrittenRow, why_unusable
+from eyas.data.conversation import Conversation, WrittenRow, text_print, why_unusable
 from eyas.data.exclusion import Exclusion
 from eyas.data.prepare_config import PrepareConfig
 from eyas.data.target_text import TargetText
@@ -74,15 +74,25 @@ class RowMaker:
 
     def _as_written(self, conversations: Sequence[Conversation]) -> dict[int, list[TokenRow]]:
         """Rows of recorded ids, where these still are the text of the record."""
+        unsure = [c for c in conversations if c.written_text != text_print(c.messages)]
+        edited = self._edited(unsure)
+        self.num_as_written += len(conversations) - len(edited)
+        self.num_edited += len(edited)
+        return {
+            id(c): [made for row in c.written for made in _split(row, self._config.turns == "split")]
+            for c in conversations
+            if id(c) not in edited
+        }
+
+    def _edited(self, conversations: Sequence[Conversation]) -> set[int]:
+        """Identities of those whose ids do not decode to their answers."""
         texts = iter(decode_many(self._text.tokenizer, [row.ids for c in conversations for row in c.written]))
-        found = {}
+        edited = set()
         for c in conversations:
             text = "".join([next(texts) for _ in c.written])
-            if all((m.get("content") or "") in text for m in c.messages if m["role"] == "assistant"):
-                found[id(c)] = [made for row in c.written for made in _split(row, self._config.turns == "split")]
-        self.num_as_written += len(found)
-        self.num_edited += len(conversations) - len(found)
-        return found
+            if not all((m.get("content") or "") in text for m in c.messages if m["role"] == "assistant"):
+                edited.add(id(c))
+        return edited
 
     def _kept(self, row: TokenRow) -> Iterator[TokenRow]:
         most, dropped = self._config.max_length, self.dropped
