@@ -122,6 +122,11 @@ def speculators_step(args: argparse.Namespace, shape: Any, offered: torch.Tensor
         "document_ids": torch.arange(num, device=args.device).repeat_interleave(args.seq - 1)[None],
     }
     del given
+    # Its collator fills up to the model's fixed length, a multiple of the flex kernel's blocks; -1 is no document.
+    missing = -batch["input_ids"].shape[1] % 128
+    for name, x in batch.items():
+        filling = x.new_full((1, missing, *x.shape[2:]), -1 if name == "document_ids" else 0)
+        batch[name] = torch.cat((x, filling), 1)
     loss_name = {"kl": "kl_div", "ce": "ce", "tv": "tv"}[args.loss]
     losses = resolve_loss_config(loss_name, "eager" if args.device == "cpu" else "fused")
     optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
