@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from eyas.talk import Silent as Silent
     from eyas.talk import Talk as Talk
     from eyas.train.config import TrainConfig as TrainConfig
+    from eyas.train.draft_shape import DraftShape as DraftShape
     from eyas.train.preflight import plan_train as plan_train
     from eyas.train.request import TrainRequest as TrainRequest
     from eyas.train.train import train as train
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Acceptance": "eyas.decode.accept_length",
     "CheckOptions": "eyas.contract.check",
+    "DraftShape": "eyas.train.draft_shape",
     "DraftSpec": "eyas.contract.draft_spec",
     "Eagle3Draft": "eyas.models.draft",
     "Engine": "eyas.engine.engine",
