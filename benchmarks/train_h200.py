@@ -9,6 +9,7 @@ Modes (several run one after the other, each in a process of its own; what one y
   ours-from-states  the same step, the target's states given in memory
   speculators       speculators' Eagle3DraftModel, its fused loss, torch AdamW, from the same states in memory
   specforge         SpecForge's OnlineEagle3Model with flex attention, from the same states in memory
+  table             the records of --out as a table, to stdout
 The peers' packages must be importable (pure Python wheels, on PYTHONPATH). Same shapes, K, rows, trained head and kl
 loss for all; half of each row is supervised. --tiny --device cpu tries everything in seconds (peers: Triton
 installed and TRITON_INTERPRET=1).
@@ -30,7 +31,7 @@ from typing import Any
 import torch
 
 PEAK_TFLOPS = 989.4  # H200, dense bf16, data sheet
-MODES = ("check", "ours", "ours-from-states", "speculators", "specforge")
+MODES = ("check", "ours", "ours-from-states", "speculators", "specforge", "table")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,9 @@ def main() -> None:
         run_each_alone(args)
         return
     (mode,) = args.modes
+    if mode == "table":
+        print(table([json.loads(line) for line in args.out.read_text().splitlines()]))
+        return
     say(f"{mode}: {args.shape} seq {args.seq} tokens/step {args.tokens_per_step} micro {args.micro} on {args.device}")
     found = {
         "check": check,
@@ -132,6 +136,29 @@ def keep(args: argparse.Namespace, record: dict[str, Any]) -> None:
     if args.out is not None:
         with args.out.open("a") as file:
             file.write(json.dumps(record) + "\n")
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Markdown: one row a record that measured something, then those that failed."""
+    lines = [
+        "| step | shape | sequence | tokens/step | tokens/s | step, median (min - max) | TFLOP/s | MFU | peak allocated |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for found in records:
+        if "tokens_per_s" not in found:
+            continue
+        steps = [s * 1e3 for s in found["step_s"]]
+        lines.append(
+            f"| {found['mode']} | {found['shape']} | {found['seq']} | {found['tokens_per_step']}"
+            f" | {found['tokens_per_s']:,.0f} | {steps[len(steps) // 2]:.1f} ms ({steps[0]:.1f} - {steps[-1]:.1f})"
+            f" | {found['tflops']:.0f} | {found['mfu']:.1%} | {found.get('peak_allocated_gb', 0.0):.1f} GB |"
+        )
+    for found in records:
+        if phases := found.get("phases_s_per_step"):
+            spent = ", ".join(f"{name} {s * 1e3:.1f}" for name, s in phases.items())
+            lines.append(f"\n{found['mode']}, {found['shape']}, {found['seq']}: {spent} ms a step.")
+    lines += [f"\n{found['mode']} failed: {found['failed']}." for found in records if "failed" in found]
+    return "\n".join(lines)
 
 
 def machine(device: str) -> dict[str, Any]:
