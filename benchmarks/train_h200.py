@@ -141,7 +141,7 @@ def keep(args: argparse.Namespace, record: dict[str, Any]) -> None:
 def table(records: list[dict[str, Any]]) -> str:
     """Markdown: one row a record that measured something, then those that failed."""
     lines = [
-        "| step | shape | sequence | tokens/step | tokens/s | step, median (min - max) | TFLOP/s | MFU | peak allocated |",
+        "| step | shape | sequence | tokens/step | tokens/s | median (min - max) | TFLOP/s | MFU | peak allocated |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for found in records:
