@@ -31,8 +31,8 @@ class AdaptiveSettings:
     window: int = 24
     trial: int = 6
     most_lost: float = 2.0
-    budget: float = 0.015
-    first_wait: int = 16
+    budget: float = 0.01
+    first_wait: int = 32
     longest_wait: int = 1024
 
     def __post_init__(self) -> None:
