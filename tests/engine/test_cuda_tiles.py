@@ -54,3 +54,14 @@ def test_a_fixed_tile_goes_before_the_rule():
 
     assert tiles.pick("linear", weight, 3) is tile
     assert tiles.pick("linear", weight, 4) is not tile
+
+
+@pytest.mark.parametrize(
+    ("head_width", "num_rows", "warps"), [(64, 1, 1), (64, 4, 1), (128, 1, 1), (128, 2, 2), (128, 4, 2), (128, 8, 2)]
+)
+def test_attention_of_wide_heads_and_several_rows_takes_two_warps(head_width: int, num_rows: int, warps: int):
+    assert TileChoice().warps_of_attention(head_width, num_rows) == warps
+
+
+def test_a_fixed_number_of_warps_goes_before_the_rule():
+    assert TileChoice(attention_warps=4).warps_of_attention(64, 1) == 4

@@ -181,7 +181,7 @@ class TritonOps:
             BL=block,
             SPLITS=splits,
             AT_ONCE=4 if width > 64 else 8,
-            num_warps=self.tiles.attention_warps,
+            num_warps=self.tiles.warps_of_attention(width, num_rows),
             **self._overlap(),
         )
 
