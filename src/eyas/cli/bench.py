@@ -74,7 +74,7 @@ def render(document: Mapping[str, Any]) -> str:
     parts = next((c["ceiling"] for c in best if c["ceiling"]), None)
     if parts:
         lines.append(
-            f"parts at K = {_depth(best[0])}: one row {parts['one_row_ms']:.1f} ms, verify"
+            f"parts at {_name(best[0])}: one row {parts['one_row_ms']:.1f} ms, verify"
             f" {parts['verify_ms']:.1f} ms, draft step {parts['draft_step_ms']:.2f} ms"
         )
     lines += [f"depths of k=auto, {c['set']}: {_depths(c)}" for c in document["comparisons"] if c["arm"] == "k=auto"]
@@ -106,6 +106,10 @@ def _comparisons(comparisons: Sequence[Mapping[str, Any]], width: int, wide: int
 def _depth(comparison: Mapping[str, Any]) -> str:
     """`3`, `auto`, or a tree's shape."""
     return str(comparison["arm"]).partition("=")[2] or str(comparison["num_draft_tokens"])
+
+
+def _name(comparison: Mapping[str, Any]) -> str:
+    return f"{'tree' if str(comparison['arm']).startswith('tree=') else 'K ='} {_depth(comparison)}"
 
 
 def _depths(comparison: Mapping[str, Any]) -> str:
