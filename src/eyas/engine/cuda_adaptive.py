@@ -161,6 +161,10 @@ class AdaptiveRounds:
             adaptive.saw(depth, depth, num_accepted)
             yield depth, num_accepted, choices[: num_accepted + 1]
 
+    def run_one(self, depth: int) -> None:
+        """One round of this depth, wherever the sequence stands."""
+        self._launches[depth]()
+
     def measure_costs(self, num_positions: int) -> CostTable:
         """Time every depth in turns, back to back as rounds run, behind so many positions; the sequence is lost."""
         num_rounds = 20 if self._is_cuda else 2

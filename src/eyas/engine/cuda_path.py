@@ -141,6 +141,20 @@ class CapturedPath:
             )
         return self._adaptive[most]
 
+    def run_one_depth(self, most: int, depth: int) -> None:
+        """One round of this depth, uncaptured: compiles its kernels, so that processes can compile several at once."""
+        assert self._draft is not None, "depth adapts where there is a draft"
+        rounds = AdaptiveRounds(
+            self._ops,
+            self._target,
+            self._draft,
+            most=most,
+            max_length=self._length,
+            caches=self._shared_caches(),
+            settings=FastSettings(captures=False),
+        )
+        rounds.run_one(depth)
+
     def _models(self, num_draft_tokens: int) -> tuple[FastTarget, FastDraft | None]:
         if num_draft_tokens:
             return self._target, self._draft
