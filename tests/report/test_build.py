@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from run_documents import HOSTILE, write_run
+from run_documents import HOSTILE, benchmark, evaluation, write_run
 
 from eyas.cli.app import main
 from eyas.report.build import build_report
@@ -45,6 +45,31 @@ def test_replays_while_training_have_a_curve_of_their_own_and_are_no_steps(tmp_p
     assert "Replay at 5 drafts a pass; the most, 2.125, after step 6" in page
     assert page.count("<svg") == without.count("<svg") + 1
     assert "7 steps; the loss went from" in page
+
+
+def test_metrics_that_begin_with_a_replay_are_metrics_all_the_same(tmp_path: Path):
+    run = write_run(tmp_path / "run")
+    replay = {"schema": "eyas.held-out/1", "step": 0, "tokens": 0, "accept_length": 1.5, "num_draft_tokens": 5}
+    metrics = run / "draft" / "metrics.jsonl"
+    metrics.write_text(json.dumps(replay) + "\n" + metrics.read_text())
+
+    page = build_report([run])
+
+    assert "Replay at 5 drafts a pass; the most, 1.500, after step 0" in page
+    assert "7 steps; the loss went from" in page
+
+
+def test_trees_are_named_beside_chains(tmp_path: Path):
+    tmp_path.joinpath("run").mkdir()
+    bench, evaluated = benchmark(), {**evaluation(2.7), "tree": {"width": 4, "depth": 4, "num_nodes": 7}}
+    bench["comparisons"] = [{**bench["comparisons"][0], "arm": arm} for arm in ("k=3", "tree=3x3x7", "k=auto")]
+    (tmp_path / "run" / "bench.json").write_text(json.dumps(bench))
+    (tmp_path / "run" / "eval.json").write_text(json.dumps(evaluated))
+
+    page = build_report([tmp_path / "run"])
+
+    for name in ("K = 3, all", "tree 3x3x7, all", "K = auto, all", "<td>tree 4x4x7</td>"):
+        assert name in page
 
 
 def test_hostile_text_of_a_run_stays_text(tmp_path: Path):

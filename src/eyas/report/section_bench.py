@@ -35,7 +35,7 @@ def _section(number: int, path: str, content: Mapping[str, Any]) -> Section:
     ]
     speedups = [
         svg.Range(
-            label=f"K = {c['num_draft_tokens']}, {c['set']}",
+            label=f"{_draft(c)}, {c['set']}",
             low=c["speedup_low"],
             median=c["speedup"],
             high=c["speedup_high"],
@@ -63,14 +63,14 @@ def _section(number: int, path: str, content: Mapping[str, Any]) -> Section:
     return Section(id=f"bench{number}", title=f"Speed: {path}", lead=lead, blocks=blocks)
 
 
-_HEAD = ["text", "K", "speedup", "95 % interval", "ceiling", "accept length", "rounds", "verify / draft step, ms"]
+_HEAD = ["text", "draft", "speedup", "95 % interval", "ceiling", "accept length", "rounds", "verify / draft step, ms"]
 
 
 def _row(c: Mapping[str, Any]) -> list[str | int | float]:
     ceiling = c["ceiling"]
     return [
         c["set"],
-        c["num_draft_tokens"],
+        _draft(c),
         f"{c['speedup']:.2f}",
         f"{c['speedup_low']:.2f} … {c['speedup_high']:.2f}",
         f"{ceiling['speedup']:.2f}" if ceiling else "–",
@@ -78,6 +78,12 @@ def _row(c: Mapping[str, Any]) -> list[str | int | float]:
         c["rounds"],
         f"{ceiling['verify_ms']:.1f} / {ceiling['draft_step_ms']:.1f}" if ceiling else "–",
     ]
+
+
+def _draft(c: Mapping[str, Any]) -> str:
+    """`K = 3`, `K = auto`, or `tree 3x3x7`."""
+    kind, _, value = str(c.get("arm", "")).partition("=")
+    return f"tree {value}" if kind == "tree" else f"K = {value or c['num_draft_tokens']}"
 
 
 def _identity(content: Mapping[str, Any]) -> str:

@@ -18,8 +18,10 @@ def eval_sections(runs: RunDocuments) -> list[Section]:
     rows: list[list[str | int | float]] = []
     for document in documents:
         content = document.content
-        rows.append(_row(document.path, "all", content))
-        rows += [_row("", name, figures) for name, figures in content["sets"].items()]
+        tree = content.get("tree")
+        draft = f"tree {tree['width']}x{tree['depth']}x{tree['num_nodes']}" if tree else content["num_draft_tokens"]
+        rows.append(_row(document.path, "all", content, draft))
+        rows += [_row("", name, figures, draft) for name, figures in content["sets"].items()]
     depth = max(len(d.content["per_position"]) for d in documents)
     chart = svg.bar_chart(
         [f"draft {k + 1}" for k in range(depth)],
@@ -41,7 +43,7 @@ def eval_sections(runs: RunDocuments) -> list[Section]:
     return [Section(id="eval", title="Accept length", lead=lead, blocks=[Chart(svg=chart, caption=caption), table])]
 
 
-def _row(name: str, set_name: str, figures: Any) -> list[str | int | float]:
+def _row(name: str, set_name: str, figures: Any, draft: str | int) -> list[str | int | float]:
     return [
         name,
         set_name,
@@ -49,7 +51,7 @@ def _row(name: str, set_name: str, figures: Any) -> list[str | int | float]:
         _fixed(figures["accept_length_request_mean"]),
         figures["rounds"],
         figures["num_requests"],
-        figures["num_draft_tokens"],
+        draft,
     ]
 
 
