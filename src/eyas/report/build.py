@@ -12,10 +12,10 @@ from eyas.report.section_bench import BENCH, bench_sections, bench_verdicts
 from eyas.report.section_check import CHECK, check_sections
 from eyas.report.section_eval import EVAL, eval_sections
 from eyas.report.section_timeline import TIMELINE, timeline_sections
-from eyas.report.section_training import METRICS, ROWS, training_sections
+from eyas.report.section_training import HELD_OUT, METRICS, ROWS, training_sections
 
 # Documents whose content has a card of its own, or that belong to another one.
-_SHOWN = {BENCH, CHECK, EVAL, TIMELINE, METRICS, ROWS}
+_SHOWN = {BENCH, CHECK, EVAL, TIMELINE, METRICS, HELD_OUT, ROWS}
 
 
 def build_report(paths: Sequence[Path], title: str | None = None) -> str:

@@ -31,7 +31,7 @@ def training_sections(runs: RunDocuments) -> list[Section]:
         )
         lead = "Only what the target wrote is supervised: the answers and the token that closes each turn."
         sections.append(Section(id=f"rows{number}", title=f"Training rows: {document.path}", lead=lead, blocks=[table]))
-    for number, document in enumerate(runs.of(METRICS)):
+    for number, document in enumerate([*runs.of(METRICS), *runs.of(HELD_OUT)]):
         sections.append(_training(number, document.path, document.content["records"]))
     return sections
 

@@ -44,12 +44,14 @@ class Watch:
     Attributes:
         held_out: replays the held-out rows; None without any.
         eval_every: steps between replays.
+        is_first_replayed: the draft is replayed before the first step, too: one that is gone on from may stay the best.
         log_every: steps between readings of the device.
         sinks: besides metrics.jsonl.
     """
 
     held_out: HeldOut | None
     eval_every: int
+    is_first_replayed: bool
     log_every: int
     sinks: Sequence[Sink] = ()
 
@@ -96,6 +98,9 @@ class _Run:
 
     def go(self, first: int) -> None:
         last = len(self.plan.batches)
+        if first == 0 and self.watch.held_out is not None and self.watch.is_first_replayed:
+            with self.journal.pausing():
+                self._replay(0)
         for step in range(first, last):
             batch = self.plan.batches[step]
             with self.journal.waiting_for_data():

@@ -140,6 +140,7 @@ def _run(
     watch = Watch(
         held_out=held_out,
         eval_every=plan.eval_every,
+        is_first_replayed=request.init_from is not None,
         log_every=config.log_every or (10 if trainer.target.device.type == "cuda" else 1),
         sinks=sinks,
     )
