@@ -11,7 +11,7 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from eyas.decode.sampling import Sampling, SamplingBatch
-from eyas.engine.batch_model import BatchLlama
+from eyas.engine.batch_model import BatchLlama, Pieces
 from eyas.engine.batch_ops import BatchOps, EagerBatchOps
 from eyas.engine.batch_triton import TritonBatchOps
 from eyas.engine.llama_weights import fuse_llama
@@ -39,7 +39,11 @@ def passed(kind: str, ops: BatchOps, num_new: int) -> dict[str, Tensor]:
     tokens = torch.randint(0, 64, (len(LENGTHS), num_new))
     aux_states = torch.zeros(tokens.numel(), 3 * 32)
     logits = batch.forward(tokens, torch.tensor(LENGTHS), (3, 0, 4), aux_states)
-    return {"logits": logits, "cache": batch.cache, "aux": aux_states}
+    pieces = Pieces(
+        tokens=torch.randint(0, 64, (3, 16)), slots=torch.tensor([2, 2, 4]), starts=torch.tensor([0, 16, 40])
+    )
+    read = batch.read(pieces, torch.tensor([31, 47, 3]))
+    return {"logits": logits, "cache": batch.cache, "aux": aux_states, "pieces": read}
 
 
 def drawn(ops: BatchOps, logits: Tensor) -> Tensor:

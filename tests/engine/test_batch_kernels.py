@@ -28,4 +28,4 @@ def test_kernels_compute_what_their_eager_twins_compute():
 
     errors: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     assert {name: error for name, error in errors.items() if error > 1e-4} == {}
-    assert set(errors) == {"logits", "cache", "aux", "drawn", "drawn among ties", "drawn in bf16"}
+    assert set(errors) == {"logits", "cache", "aux", "pieces", "drawn", "drawn among ties", "drawn in bf16"}

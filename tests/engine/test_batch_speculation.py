@@ -29,6 +29,7 @@ VOCAB, BOUNDARIES = 9, (1, 2, 4)
 PACES = {
     "round by round": Pace(),
     "blocks read late": Pace(steps=3, lookahead=1, sizes=(1, 2, 4)),
+    "prompts in pieces": Pace(steps=2, lookahead=1, sizes=(1, 2, 4), piece_sizes=(2, 4)),
 }
 
 
@@ -51,7 +52,7 @@ def requests(num: int) -> list[Request]:
     return [
         Request(
             id=f"r{i}",
-            prompt_ids=tuple(chance.randrange(VOCAB) for _ in range(chance.randint(1, 12))),
+            prompt_ids=tuple(chance.randrange(VOCAB) for _ in range(chance.randint(1, 35))),
             max_new_tokens=chance.randint(1, 24),
             sampling=replace(samplings[i % 3], seed=i),
             stop_ids=frozenset({7}),

@@ -114,6 +114,7 @@ class _Launched:
     """A block in flight: per row the sequence that it belongs to, and whether its token before the block is news."""
 
     block: Block
+    steps: int
     rows: tuple[tuple[int, _Sequence, bool], ...]
 
 
@@ -123,7 +124,7 @@ class BatchGenerator:
     Args:
         runner: the model with its rows.
         decode: ids to text, for stop strings.
-        max_prefill_tokens: padded prompt tokens read at once.
+        max_prefill_tokens: padded prompt tokens read at once, where prompts are padded.
         clock: seconds.
     """
 
@@ -169,6 +170,9 @@ class BatchGenerator:
         if not waiting or (len(free) < len(self._rows) and len(free) < max(1, len(self._rows) // 16)):
             return
         joining = [waiting.popleft() for _ in range(min(len(free), len(waiting)))]
+        if not self._runner.pads_prompts:
+            self._prefill(joining, free[: len(joining)])
+            return
         joining.sort(key=lambda request: len(request.prompt_ids))  # little padding
         while joining:
             longest, num = 0, 0
@@ -214,7 +218,7 @@ class BatchGenerator:
         missing = [s.request.max_new_tokens - s.num_sure - (row in self._new) for row, s in used]
         steps = min(self._runner.pace.steps, max(missing))
         block = self._runner.launch(used[-1][0] + 1, steps)
-        self._flying.append(_Launched(block, tuple((row, s, row in self._new) for row, s in used)))
+        self._flying.append(_Launched(block, steps, tuple((row, s, row in self._new) for row, s in used)))
         full = list[int]()
         for (row, sequence), num_missing in zip(used, missing, strict=True):
             sequence.num_flying += steps + (row in self._new)
@@ -231,7 +235,7 @@ class BatchGenerator:
         for row, sequence, is_new in launched.rows:
             if sequence.text.finish is not None:
                 continue  # it ran on past its end
-            sequence.num_flying -= len(gained[row]) - (not is_new)
+            sequence.num_flying -= launched.steps + is_new
             self._num_tokens += self._add(sequence.text, gained[row][0 if is_new else 1 :], is_new=is_new)
             if sequence.text.finish is None:
                 continue

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.contract.draft_spec import DraftSpec
-from eyas.engine.batch_model import rounded_capacity, upload
+from eyas.engine.batch_model import Pieces, rounded_capacity, upload
 from eyas.engine.batch_ops import BatchOps, EagerBatchOps, Place, place_prompts
 from eyas.engine.cuda_weights import FastPathUnsupported
 from eyas.engine.eagle_draft import fused_blocks, vocab_index, why_not_fused
@@ -35,7 +35,9 @@ class BatchDraft:
         draft: dtype and device are its own.
         num_slots: S.
         capacity: C, rounded up.
-        ops: of a pass over new rows; prompts are read eagerly.
+        ops: of a pass over new rows.
+
+    One slot more than asked for, the last, is there for what only pads a pass.
 
     Raises:
         FastPathUnsupported: see `why_not_batched`.
@@ -59,7 +61,7 @@ class BatchDraft:
         first = draft.layers[0].state_dict()
         self._embedding_norm = first["input_layernorm.weight"].detach()
         self._state_norm, self._last_norm = first["hidden_norm.weight"].detach(), draft.norm.weight.detach()
-        sizes = [(2, num_slots, s.num_kv_heads, self.capacity, s.head_dim) for s in self._shapes]
+        sizes = [(2, num_slots + 1, s.num_kv_heads, self.capacity, s.head_dim) for s in self._shapes]
         self.caches = [self._head.new_zeros(size) for size in sizes]
         frequencies, scale = inverse_frequencies(self.spec.rope, self.spec.head_dim, self.spec.max_position_embeddings)
         angles = torch.arange(self.capacity)[:, None].float() * frequencies
@@ -104,6 +106,13 @@ class BatchDraft:
         """
         place = self.ops.place(lengths, next_ids.shape[1], self._rope)
         states = self._pass(self.ops, next_ids.flatten(), self._draft.fuse(aux_states), place, rows)
+        return self._offer(states)
+
+    @torch.inference_mode()
+    def read_pieces(self, pieces: Pieces, aux_states: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Read pieces of prompts; `pieces.tokens` are the next ids. The offers of `rows` [E], as `prefill`."""
+        place = self.ops.place(pieces.starts, pieces.tokens.shape[1], self._rope, pieces.slots)
+        states = self._pass(self.ops, pieces.tokens.flatten(), self._draft.fuse(aux_states), place, rows)
         return self._offer(states)
 
     @torch.inference_mode()

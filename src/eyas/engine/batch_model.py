@@ -8,6 +8,7 @@ V vocabulary, A aux states.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +37,20 @@ def upload(values: Sequence[object], device: torch.device, dtype: torch.dtype = 
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pieces:
+    """B pieces of prompts, M tokens each, in any number of slots.
+
+    Attributes:
+        tokens: [B, M]; what lies behind a prompt's end is written to its slot and never seen.
+        slots: [B]; starts: [B] position of a piece's first token. Earlier pieces of a prompt come first.
+    """
+
+    tokens: Tensor
+    slots: Tensor
+    starts: Tensor
+
+
 class BatchLlama:
     """Fused weights with a slotted cache.
 
@@ -43,7 +58,9 @@ class BatchLlama:
         weights: device and dtype are theirs.
         num_slots: S, most sequences at a time.
         capacity: C, rounded up.
-        ops: of a pass over new rows; prompts are read eagerly.
+        ops: of a pass over new rows.
+
+    One slot more than asked for, the last, is there for what only pads a pass.
     """
 
     def __init__(self, weights: LlamaWeights, num_slots: int, capacity: int, ops: BatchOps | None = None) -> None:
@@ -51,7 +68,7 @@ class BatchLlama:
         self.weights, self.num_slots, self.capacity = weights, num_slots, rounded_capacity(capacity)
         self.ops: BatchOps = ops or EagerBatchOps()
         shape, head = weights.shape, weights.head
-        size = (len(weights.blocks), 2, num_slots, shape.num_kv_heads, self.capacity, shape.head_dim)
+        size = (len(weights.blocks), 2, num_slots + 1, shape.num_kv_heads, self.capacity, shape.head_dim)
         self.cache = head.new_zeros(size)
         angles = torch.arange(self.capacity)[:, None].float() * weights.inverse_frequencies
         self._rope = ((angles.cos() * weights.rope_scale).to(head), (angles.sin() * weights.rope_scale).to(head))
@@ -65,7 +82,7 @@ class BatchLlama:
     def prefill(
         self, prompts: Sequence[Sequence[int]], slots: Sequence[int], aux_boundaries: Sequence[int] = ()
     ) -> tuple[Tensor, Tensor]:
-        """Read prompts into slots; a prompt that occurs twice is read once.
+        """Read prompts into empty slots, eagerly; a prompt that occurs twice is read once.
 
         Returns:
             [B, V] logits after each, and aux states [B, T, A * H], T the longest prompt.
@@ -116,6 +133,28 @@ class BatchLlama:
         place = self.ops.place(lengths, tokens.shape[1], self._rope)
         normed = self._pass(self.ops, tokens.flatten(), place, aux_boundaries, aux_states)
         return F.linear(normed, self.weights.head)
+
+    @torch.inference_mode()
+    def read(
+        self,
+        pieces: Pieces,
+        ends: Tensor,
+        aux_boundaries: Sequence[int] = (),
+        aux_states: Tensor | None = None,
+    ) -> Tensor:
+        """Read pieces of prompts.
+
+        Args:
+            pieces: B of them, of M tokens.
+            ends: [E] rows among R = B * M whose logits are wanted.
+            aux_boundaries, aux_states: as for `forward`.
+
+        Returns:
+            [E, V] logits.
+        """
+        place = self.ops.place(pieces.starts, pieces.tokens.shape[1], self._rope, pieces.slots)
+        normed = self._pass(self.ops, pieces.tokens.flatten(), place, aux_boundaries, aux_states)
+        return F.linear(normed[ends], self.weights.head)
 
     def _pass(
         self, ops: BatchOps, ids: Tensor, place: Place, aux_boundaries: Sequence[int], aux_states: Tensor | None

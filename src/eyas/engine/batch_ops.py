@@ -30,24 +30,27 @@ class Place:
         lengths: [B] positions cached before the pass; row m of sequence b goes to position lengths[b] + m.
         num_new: M.
         cos, sin: [C, D / 2].
-        positions: [B, M]; slots: [B] where the sequences' caches are; mask: [B, 1, M, live] of what a row sees, or
-            None for prompts. Eager only: kernels take the lengths, and slot b for sequence b.
+        slots: [B] where the sequences' caches are; None = sequence b in slot b.
+        positions: [B, M]; mask: [B, 1, M, live] of what a row sees, or None for prompts from position 0. Eager only.
     """
 
     lengths: Tensor
     num_new: int
     cos: Tensor
     sin: Tensor
-    positions: Tensor | None = None
     slots: Tensor | None = None
+    positions: Tensor | None = None
     mask: Tensor | None = None
 
 
 class BatchOps(Protocol):
     """Nothing here waits for the device, but for `EagerBatchOps.place` of a step."""
 
-    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor]) -> Place:
-        """For M new rows after `lengths` [B] of the first B slots; rope: cosines and sines [C, D / 2]."""
+    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None) -> Place:
+        """For M new rows after `lengths` [B]; rope: cosines and sines [C, D / 2].
+
+        A slot may occur several times in `slots` [B], for pieces of one prompt: what a pass writes, its rows see.
+        """
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """Root mean square norm of [R, E]."""
@@ -79,14 +82,13 @@ class BatchOps(Protocol):
 class EagerBatchOps:
     """By torch operators: any device, any dtype."""
 
-    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor]) -> Place:
+    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None) -> Place:
         """See `BatchOps.place`."""
         capacity, device = rope[0].shape[0], lengths.device
         positions = (lengths[:, None] + torch.arange(num_new, device=device)).clamp(max=capacity - 1)
         longest = int(lengths.max()) + num_new
         live = min(capacity, -(-longest // _LENGTH_STEP) * _LENGTH_STEP)
         mask = torch.arange(live, device=device) <= positions[..., None]
-        slots = torch.arange(len(lengths), device=device)
         return Place(
             lengths=lengths,
             num_new=num_new,
@@ -109,7 +111,6 @@ class EagerBatchOps:
     def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: Place) -> Tensor:
         """See `BatchOps.turn`."""
         assert place.positions is not None, "eager rows know their positions"
-        assert place.slots is not None, "eager rows know their slots"
         num_turned = shape.num_heads + shape.num_kv_heads
         heads = qkv.view(*place.positions.shape, -1, shape.head_dim)
         turned, values = heads[:, :, :num_turned], heads[:, :, num_turned:]
@@ -119,7 +120,8 @@ class EagerBatchOps:
             turned = torch.cat((q, k), 2)
         cos, sin = place.cos[place.positions][:, :, None], place.sin[place.positions][:, :, None]
         turned = rotate(turned, cos, sin)
-        slots = place.slots[:, None]
+        slots = torch.arange(len(place.lengths), device=qkv.device) if place.slots is None else place.slots
+        slots = slots[:, None]
         cache[0][slots, :, place.positions] = turned[:, :, shape.num_heads :]
         cache[1][slots, :, place.positions] = values
         return turned[:, :, : shape.num_heads].reshape(qkv.shape[0], -1)
@@ -133,7 +135,7 @@ class EagerBatchOps:
         else:
             # The query heads of a group stand as rows of one head: keys are not repeated in memory.
             group, live = heads.shape[3], place.mask.shape[-1]
-            keys, values = cache[:, :num, :, :live]
+            keys, values = (cache[:, :num] if place.slots is None else cache[:, place.slots])[:, :, :, :live]
             mask = place.mask if group == 1 else place.mask.repeat_interleave(group, 2)
             out = F.scaled_dot_product_attention(heads.flatten(2, 3), keys, values, attn_mask=mask).view(heads.shape)
         return out.transpose(1, 2).reshape(query.shape)

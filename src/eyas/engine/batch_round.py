@@ -4,9 +4,9 @@ The same round as `round.py`, with drafts of fixed depth and without anything th
 sequence computes all K + 1 rows whatever it accepts. Rows behind a rejected draft lie beyond the sequence's length:
 nothing attends to them, and the next round writes over them.
 
-Drafts are the draft's argmax. A sequence that samples draws the target's token at each row, with the number that belongs
-to the token's place in the text, and keeps a draft that is equal to it (`decode.chain.SampledRule` with greedy drafts):
-its text is that of plain sampling with the same seed.
+Drafts are the draft's argmax. A sequence that samples draws the target's token at each row, with the number that
+belongs to the token's place in the text, and keeps a draft that is equal to it (`decode.chain.SampledRule` with greedy
+drafts): its text is that of plain sampling with the same seed.
 
 Shapes: B sequences, K drafts, M = K + 1 rows of each, S rows of the batch, A aux states, Ht target hidden, H draft
 hidden.
@@ -38,7 +38,7 @@ class BatchSpeculation:
         assert num_draft_tokens >= 1, "a round drafts at least one token"
         self.draft, self.num_draft_tokens, self.model = draft, num_draft_tokens, model
         self.aux_boundaries = tuple(aux_boundaries)
-        weights, num_rows = model.weights, model.num_slots
+        weights, num_rows = model.weights, model.num_slots + 1
         width = len(self.aux_boundaries) * weights.shape.hidden
         self.aux_states = weights.head.new_zeros(num_rows * (num_draft_tokens + 1), width)
         # Between rounds: the first draft of the next one, and the state that it came from.

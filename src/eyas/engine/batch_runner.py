@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from eyas.engine.batch_graph import Graphs
 from eyas.engine.batch_model import BatchLlama
+from eyas.engine.batch_prefill import PiecewisePrefill
 from eyas.engine.batch_round import BatchSpeculation
 from eyas.engine.batch_state import BatchState, NewRow
 
@@ -27,12 +29,15 @@ class Pace:
         lookahead: blocks in flight before the oldest is read.
         captures: steps are CUDA graphs.
         sizes: numbers of rows that a step may have, ascending; None = any.
+        piece_sizes: numbers of pieces that a pass over prompts may have, ascending (`PiecewisePrefill`); None = prompts
+            are padded and read eagerly.
     """
 
     steps: int = 1
     lookahead: int = 0
     captures: bool = False
     sizes: tuple[int, ...] | None = None
+    piece_sizes: tuple[int, ...] | None = None
 
     def rows(self, needed: int) -> int:
         """The number of rows that a step gets."""
@@ -46,7 +51,7 @@ def captured_pace(num_slots: int, steps: int = 4) -> Pace:
     while size > 8:
         size = -(-size // 16) * 8
         sizes.add(size)
-    return Pace(steps=steps, lookahead=1, captures=True, sizes=tuple(sorted(sizes)))
+    return Pace(steps=steps, lookahead=1, captures=True, sizes=tuple(sorted(sizes)), piece_sizes=(16, 64, 256, 1024))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,15 @@ class Block:
     arrived: torch.cuda.Event | None
 
     def steps(self) -> list[list[list[int]]]:
-        """Per row what it gained: first the token that it had before the block, then the tokens of each step."""
+        """Per row what it gained: first the token that it had before the block, then the tokens of each round.
+
+        Plain decoding has no rounds: all its steps are taken together.
+        """
         if self.arrived is not None:
             self.arrived.synchronize()
+        if self.records.shape[2] == 2:  # one token a step: less to take apart
+            columns: list[list[int]] = self.records[:, :, 1].t().tolist()
+            return [[column[:1], column[1:]] for column in columns]
         rows: list[list[list[int]]] = self.records.transpose(0, 1).tolist()
         return [[ids[1 : 1 + ids[0]] for ids in steps] for steps in rows]
 
@@ -81,25 +92,30 @@ class BatchRunner:
         self.state = BatchState(
             model.num_slots, self.pace.steps, model.capacity, model.device, width=self.most_per_step
         )
-        self._graphs: dict[tuple[int, bool], Callable[[], None]] = {}
-        self._pool: object | None = None
+        self._graphs = Graphs() if self.pace.captures else None
+        self._ready: dict[tuple[int, bool], Callable[[], None]] = {}
+        self._prefill: PiecewisePrefill | None = None
+        if self.pace.piece_sizes is not None:
+            self._prefill = PiecewisePrefill(model, self.state, speculation, self.pace.piece_sizes, self._graphs)
 
     @torch.inference_mode()
     def join(self, rows: Sequence[NewRow], prompts: Sequence[Sequence[int]]) -> None:
         """Read prompts and choose the first token of each."""
         state = self.state
+        state.join(rows)
+        if self._prefill is not None:
+            self._prefill.read(rows, prompts)
+            return
         slots = [new.row for new in rows]
         speculation = self.speculation
         logits, aux_states = self.model.prefill(prompts, slots, speculation.aux_boundaries if speculation else ())
-        state.join(rows)
         where = state.where(slots)
         if all(new.sampling.is_greedy for new in rows):
             chosen = logits.argmax(-1)
         else:
-            uniform = state.uniforms_of(self.model.num_slots)[where, 0]
-            chosen = self.model.ops.draw(logits.contiguous(), state.settings_at(slots), uniform)
+            settings = state.settings_at(where, [new.sampling for new in rows])
+            chosen = self.model.ops.draw(logits.contiguous(), settings, state.uniforms[where, 0])
         state.tokens[where] = chosen
-        state.written[where] = torch.ones_like(where)
         if speculation is not None:
             speculation.join(prompts, slots, aux_states, chosen)
 
@@ -142,33 +158,21 @@ class BatchRunner:
 
     def _step_of(self, num: int) -> Callable[[], None]:
         all_greedy = self.state.all_greedy
-        if not self.pace.captures:
+        if self._graphs is None:
             return lambda: self.step(num, all_greedy)
         key = (num, all_greedy)
-        if key not in self._graphs:
-            self._graphs[key] = self._captured(num, all_greedy)
-        return self._graphs[key]
+        if key not in self._ready:
+            state = self.state
+            changed = [state.tokens, state.lengths, state.written, state.records, state.tick]
+            if self.speculation is not None:
+                changed += [self.speculation.first_draft, self.speculation.states]
+            self._ready[key] = self._graphs.captured(lambda: self.step(num, all_greedy), changed)
+        return self._ready[key]
 
-    def _captured(self, num: int, all_greedy: bool) -> Callable[[], None]:
-        """A step as a CUDA graph. Run once before: kernels are compiled, and what it changed is put back."""
-        state = self.state
-        changed = [state.tokens, state.lengths, state.written, state.records, state.tick]
-        if self.speculation is not None:
-            changed += [self.speculation.first_draft, self.speculation.states]
-        saved = [tensor.clone() for tensor in changed]
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self.step(num, all_greedy)
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):  # graphs that never run at once share their memory
-            self.step(num, all_greedy)
-        self._pool = self._pool or graph.pool()
-        for tensor, before in zip(changed, saved, strict=True):
-            tensor.copy_(before)
-        return graph.replay
+    @property
+    def pads_prompts(self) -> bool:
+        """Prompts that are read together are padded to the longest."""
+        return self._prefill is None
 
     def move(self, sources: Sequence[int], to: Sequence[int], length: int) -> None:
         """Sequences of at most `length` positions change rows."""

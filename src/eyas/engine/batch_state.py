@@ -36,15 +36,19 @@ class NewRow:
 class BatchState:
     """Tensors of fixed address, so that captured steps can read and write them.
 
+    One row more than there are slots, the last, is there for what only pads a pass.
+
     Args:
-        num_rows: S.
+        num_slots: S - 1.
         steps: T, most steps of a block.
         num_drawn: U, most tokens of a text.
         device: of all.
         width: M.
     """
 
-    def __init__(self, num_rows: int, steps: int, num_drawn: int, device: torch.device, width: int = 1) -> None:
+    def __init__(self, num_slots: int, steps: int, num_drawn: int, device: torch.device, width: int = 1) -> None:
+        num_rows = num_slots + 1
+
         def column(dtype: torch.dtype = torch.int64) -> Tensor:
             return torch.zeros(num_rows, dtype=dtype, device=device)
 
@@ -69,9 +73,9 @@ class BatchState:
         used = [s for row, s in self._sampling.items() if row < num]
         return self._settings(slice(num), num * width, used, width)
 
-    def settings_at(self, rows: Sequence[int]) -> SamplingBatch:
-        """Of rows in use."""
-        return self._settings(self.where(rows), len(rows), [self._sampling[row] for row in rows], 1)
+    def settings_at(self, rows: Tensor, used: Sequence[Sampling]) -> SamplingBatch:
+        """Of any rows [R]; `used`: what those of them have that are in use."""
+        return self._settings(rows, len(rows), used, 1)
 
     def _settings(self, where: slice | Tensor, num: int, used: Sequence[Sampling], width: int) -> SamplingBatch:
         def column(tensor: Tensor) -> Tensor:
@@ -89,13 +93,13 @@ class BatchState:
 
     @torch.inference_mode()
     def join(self, rows: Sequence[NewRow]) -> None:
-        """Take sequences in; their first tokens are still to be chosen."""
+        """Take sequences in; their first tokens, counted already, are still to be chosen."""
         where = self.where([new.row for new in rows])
         for new in rows:
             self._sampling[new.row] = new.sampling
         fill = torch.ones_like(where)
         self.lengths[where] = upload([new.length for new in rows], self.device)
-        self.written[where], self.alive[where] = fill - fill, fill
+        self.written[where] = self.alive[where] = fill
         for name in ("temperature", "top_p", "min_p", "top_k"):
             column: Tensor = getattr(self, name)
             column[where] = upload([getattr(new.sampling, name) for new in rows], self.device, column.dtype)

@@ -19,9 +19,9 @@ from eyas.engine.llama_weights import BlockWeights, LlamaShape
 class TritonBatchOps:
     """See `batch_ops.BatchOps`."""
 
-    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor]) -> Place:
+    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None) -> Place:
         """See `BatchOps.place`."""
-        return Place(lengths=lengths, num_new=num_new, cos=rope[0], sin=rope[1])
+        return Place(lengths=lengths, num_new=num_new, cos=rope[0], sin=rope[1], slots=slots)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `BatchOps.norm`."""
@@ -47,6 +47,7 @@ class TritonBatchOps:
         turn_kernel[(qkv.shape[0],)](
             qkv,
             place.lengths,
+            place.lengths if place.slots is None else place.slots,
             block.q_norm if has_norm else qkv,
             block.k_norm if has_norm else qkv,
             shape.eps,
@@ -64,6 +65,7 @@ class TritonBatchOps:
             BG=triton.next_power_of_2(groups),
             BD=triton.next_power_of_2(width // 2),
             NORM=has_norm,
+            INDIRECT=place.slots is not None,
             num_warps=4,
         )
         return query
@@ -72,11 +74,13 @@ class TritonBatchOps:
         """See `BatchOps.attend`."""
         heads, groups, width = shape.num_heads, shape.num_kv_heads, shape.head_dim
         out, padded = torch.empty_like(query), max(16, triton.next_power_of_2(width))
+        rows = max(16, triton.next_power_of_2(place.num_new * heads // groups))
         attend_kernel[(len(place.lengths), groups)](
             query,
             cache[0],
             cache[1],
             place.lengths,
+            place.lengths if place.slots is None else place.slots,
             1 / sqrt(width),
             out,
             cache.shape[3],
@@ -84,10 +88,11 @@ class TritonBatchOps:
             G=groups,
             D=width,
             M=place.num_new,
-            BR=max(16, triton.next_power_of_2(place.num_new * heads // groups)),
+            BR=rows,
             BD=padded,
             BL=64,
-            num_warps=4,
+            INDIRECT=place.slots is not None,
+            num_warps=4 if rows * padded <= 8192 else 8,
             num_stages=3 if query.element_size() == 2 else 1,
         )
         return out

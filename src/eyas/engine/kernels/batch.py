@@ -32,19 +32,21 @@ def add_norm_kernel(
 
 @triton.jit
 def turn_kernel(
-    qkv_ptr, lengths_ptr, q_g_ptr, k_g_ptr, eps, cos_ptr, sin_ptr, q_ptr, k_ptr, v_ptr, C,
+    qkv_ptr, lengths_ptr, slots_ptr, q_g_ptr, k_g_ptr, eps, cos_ptr, sin_ptr, q_ptr, k_ptr, v_ptr, C,
     N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
-    BN: tl.constexpr, BG: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr,
+    BN: tl.constexpr, BG: tl.constexpr, BD: tl.constexpr, NORM: tl.constexpr, INDIRECT: tl.constexpr,
 ):  # fmt: skip
     """q [R, N, D] turned; keys (turned) and values into caches [S, G, C, D] at lengths + m. One program per row.
 
-    BN, BG, BD: N + G, G and D / 2 as powers of two.
+    BN, BG, BD: N + G, G and D / 2 as powers of two. INDIRECT: sequence b is in slot slots[b], else in slot b.
     """
     DTYPE: tl.constexpr = q_ptr.dtype.element_ty
     HALF: tl.constexpr = D // 2
     row = tl.program_id(0)
     slot = (row // M).to(tl.int64)
     at = tl.minimum(tl.load(lengths_ptr + slot) + row % M, C - 1)
+    if INDIRECT:
+        slot = tl.load(slots_ptr + slot)
     first = qkv_ptr + row.to(tl.int64) * ((N + 2 * G) * D)
     head = tl.arange(0, BN)[:, None]
     j = tl.arange(0, BD)[None, :]
@@ -81,9 +83,9 @@ def turn_kernel(
 
 @triton.jit
 def attend_kernel(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, scale, out_ptr, C,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, slots_ptr, scale, out_ptr, C,
     N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
-    BR: tl.constexpr, BD: tl.constexpr, BL: tl.constexpr,
+    BR: tl.constexpr, BD: tl.constexpr, BL: tl.constexpr, INDIRECT: tl.constexpr,
 ):  # fmt: skip
     """out [R, N, D] of q [R, N, D] over caches [S, G, C, D]; row m sees positions 0 … its length + m.
 
@@ -106,7 +108,10 @@ def attend_kernel(
     q = tl.load(q_ptr + at_row[:, None] + d[None, :], mask=ok, other=0.0)
     sees = length + m
     to_log2 = scale * 1.4426950408889634
-    first = (b.to(tl.int64) * G + group) * C * D
+    slot = b.to(tl.int64)
+    if INDIRECT:
+        slot = tl.load(slots_ptr + b)
+    first = (slot * G + group) * C * D
     peak = tl.full([BR], float("-inf"), tl.float32)
     total = tl.zeros([BR], tl.float32)
     acc = tl.zeros([BR, BD], tl.float32)
