@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from eyas.contract.read_checkpoint import read_checkpoint as read_checkpoint
     from eyas.contract.read_draft import read_draft as read_draft
     from eyas.contract.target_spec import read_target as read_target
-    from eyas.data.prepare import PrepareConfig as PrepareConfig
     from eyas.data.prepare import prepare as prepare
+    from eyas.data.prepare_config import PrepareConfig as PrepareConfig
     from eyas.decode.accept_length import Acceptance as Acceptance
     from eyas.engine.engine import Engine as Engine
     from eyas.engine.engine import Limits as Limits
@@ -68,7 +68,7 @@ _HOMES = {
     "EvalRow": "eyas.records.eval_rows",
     "EyasError": "eyas.errors",
     "Limits": "eyas.engine.engine",
-    "PrepareConfig": "eyas.data.prepare",
+    "PrepareConfig": "eyas.data.prepare_config",
     "Silent": "eyas.talk",
     "Talk": "eyas.talk",
     "Target": "eyas.models.target",

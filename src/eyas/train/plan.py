@@ -151,7 +151,7 @@ def make_plan(
             target=size_of_tensors(target, tensors),
             longest=manifest.longest,
         ),
-        held_out=found and read_held_out(found, config.held_out_rows),
+        held_out=None if found is None else read_held_out(found, config.held_out_rows),
         eval_every=0 if found is None else config.eval_every or max(1, len(batches) // _REPLAYS_WANTED),
     )
 
