@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from eyas.cli.target_option import cache_folder
+from eyas.contract.target_spec import read_target
 from eyas.decode.accept_length import pooled
 from eyas.engine.adaptive import AdaptiveDepth
 from eyas.engine.cuda_open import open_path
@@ -110,7 +111,13 @@ def real(args: argparse.Namespace, kind: str) -> tuple[Engine, list[Prompt], fro
     is_cuda = args.device == "cuda"
     placement = Placement(torch.bfloat16 if is_cuda else torch.float32, torch.device(args.device))
     weights = read_llama(args.target, dtype=placement.dtype, device=placement.device)
-    draft = load_draft(args.draft, placement, target_embedding=weights.embedding, target_head=weights.head)
+    draft = load_draft(
+        args.draft,
+        placement,
+        target_spec=read_target(args.target),
+        target_embedding=weights.embedding,
+        target_head=weights.head,
+    )
     if kind == "random":
         randomise(draft)
     kernels = None if is_cuda else load_kernels(cache_folder(), Silent())

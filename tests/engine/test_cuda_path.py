@@ -1,10 +1,11 @@
 """Requests through the captured rounds are answered as by the readable ones (here the eager twin, fp32, CPU)."""
 
+from dataclasses import replace
+
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_captured import BOUNDARIES, VOCAB, WIDTH, tiny_module, tiny_weights
+from tiny_captured import BOUNDARIES, VOCAB, tiny_module, tiny_weights
 
 from eyas.decode.chain import SampledRule
 from eyas.decode.sampling import Sampling
@@ -122,11 +123,12 @@ def test_a_draft_that_the_captured_round_does_not_compute_is_left_to_the_readabl
     assert "residual = 'post-norm'" in talk.notes[0]
 
 
-def test_a_target_with_head_norms_is_left_to_the_readable_rounds_with_the_reason():
+def test_a_target_with_a_window_is_left_to_the_readable_rounds_with_the_reason():
     talk = Silent()
+    windowed = replace(WEIGHTS, shape=replace(WEIGHTS.shape, window=8))
 
-    assert open_path(tiny_weights(q_norm=torch.ones(WIDTH)), None, (), "twin", talk) is None
-    assert "norms on q and k" in talk.notes[0]
+    assert open_path(windowed, None, (), "twin", talk) is None
+    assert "a sliding window" in talk.notes[0]
 
 
 def test_a_cpu_needs_no_captured_rounds_and_nothing_is_said():

@@ -1,5 +1,7 @@
 """The captured round computes what the readable round computes, token for token (here by its eager twin, fp32, CPU)."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, tiny_module, tiny_weights
@@ -12,6 +14,7 @@ from eyas.engine.cuda_weights import FastPathUnsupported, fast_draft, fast_targe
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits, PromptEmpty
 from eyas.engine.llama_target import LlamaTarget
+from eyas.engine.llama_weights import LlamaWeights
 
 PROMPT = [3, 1, 2, 4]
 
@@ -149,12 +152,34 @@ def test_a_switch_that_the_round_does_not_compute_is_refused_by_name(switch: str
         fast_draft(tiny_module(weights, **{switch: value}), target)
 
 
-def test_targets_with_biases_or_head_norms_are_refused():
-    rows = (HEADS + 2 * KV_HEADS) * WIDTH
-    with pytest.raises(FastPathUnsupported, match="a bias on q, k, v"):
-        fast_target(tiny_weights(qkv_bias=torch.zeros(rows)), max_length=64)
-    with pytest.raises(FastPathUnsupported, match="norms on q and k"):
-        fast_target(tiny_weights(q_norm=torch.ones(WIDTH)), max_length=64)
+def qwen(family: str) -> LlamaWeights:
+    draw = torch.Generator().manual_seed(3)
+    if family == "qwen2":
+        return tiny_weights(qkv_bias=torch.randn((HEADS + 2 * KV_HEADS) * WIDTH, generator=draw))
+    return tiny_weights(q_norm=torch.rand(WIDTH, generator=draw) + 0.5, k_norm=torch.rand(WIDTH, generator=draw) + 0.5)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+def test_targets_with_biases_or_head_norms_give_the_readable_rounds_text(family: str):
+    weights, limits = qwen(family), Limits(max_new_tokens=40)
+    draft = tiny_module(weights)
+
+    for k in (0, 3):
+        got = open_captured(weights, draft, aux_boundaries=BOUNDARIES, num_draft_tokens=k, max_length=128).generate(
+            PROMPT, limits
+        )
+        readable = Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES))
+        expected = readable.generate(PROMPT, limits, num_draft_tokens=k)
+
+        assert (got.ids, got.accepted) == (expected.ids, expected.accepted)
+    assert expected.ids != Engine(LlamaTarget(tiny_weights())).generate(PROMPT, limits).ids, "the extras do nothing"
+
+
+def test_a_sliding_window_is_refused():
+    weights = tiny_weights()
+
+    with pytest.raises(FastPathUnsupported, match="a sliding window"):
+        fast_target(replace(weights, shape=replace(weights.shape, window=8)), max_length=64)
 
 
 def test_the_embedding_is_no_boundary_of_the_captured_round():

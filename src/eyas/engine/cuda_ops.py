@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.engine.cuda_weights import Heads
+from eyas.engine.cuda_weights import HeadExtras, Heads
 
 
 class Ops(Protocol):
@@ -39,6 +39,7 @@ class Ops(Protocol):
         rope: tuple[Tensor, Tensor],
         query: Tensor,
         cache: Tensor,
+        extras: HeadExtras | None = None,
     ) -> None:
         """Turned queries [M, H * D]; turned keys and values into cache [2, G, L, D] from position + offset on.
 
@@ -46,6 +47,7 @@ class Ops(Protocol):
             x: [M, E] rows, or with `ids` [M] a table [V, E] whose rows are taken.
             norm: [E] of x.
             second: a draft's other input [M, E] and its norm [E]; `weight` then is 2E wide.
+            extras: a bias and head norms before the rotation.
         """
 
     def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
@@ -134,6 +136,7 @@ class EagerOps:
         rope: tuple[Tensor, Tensor],
         query: Tensor,
         cache: Tensor,
+        extras: HeadExtras | None = None,
     ) -> None:
         """See `Ops.project_qkv`."""
         width, half = heads.width, heads.width // 2
@@ -141,7 +144,10 @@ class EagerOps:
         if second is not None:
             inputs = torch.cat((inputs, rms_norm(second[0], second[1], eps)), -1)
         num = inputs.shape[0]
-        pairs = F.linear(inputs, weight).view(num, -1, half, 2)
+        bias = None if extras is None else extras.bias
+        pairs = F.linear(inputs, weight, bias).view(num, -1, half, 2)
+        if extras is not None and extras.norms is not None:
+            pairs = _normed_heads(pairs, extras.norms, heads, eps)
         start = self._start(position, offset)
         num_turned = heads.num_query + heads.num_kv
         cos = rope[0][start : start + num, None].to(pairs.dtype)
@@ -252,6 +258,14 @@ class EagerOps:
         length, _, _, _, drafted, _ = numbers.tolist()
         drafted = min(drafted + num_rows, length - 1)
         numbers[4:].copy_(torch.tensor([drafted, length - 1 - drafted], dtype=torch.int32))
+
+
+def _normed_heads(pairs: Tensor, norms: Tensor, heads: Heads, eps: float) -> Tensor:
+    """Pairs [M, H + 2G, D/2, 2] with their query and key heads normed, each over D in its natural order."""
+    natural = pairs.transpose(-1, -2).flatten(-2)
+    query, key, value = natural.split([heads.num_query, heads.num_kv, heads.num_kv], 1)
+    whole = torch.cat((rms_norm(query, norms[0], eps), rms_norm(key, norms[1], eps), value), 1)
+    return whole.unflatten(-1, (2, heads.width // 2)).transpose(-1, -2)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

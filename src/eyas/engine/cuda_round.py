@@ -136,6 +136,7 @@ def target_pass(
             rope=(target.cos, target.sin),
             query=rows.query,
             cache=cache[i],
+            extras=layer.extras,
         )
         ops.attend(rows.query, target.heads, cache[i], position, offset, rows.attended)
         ops.linear(layer.out, rows.attended, rows.middle, residual=x)

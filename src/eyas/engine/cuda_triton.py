@@ -12,9 +12,10 @@ import triton
 from torch import Tensor
 
 from eyas.engine.cuda_tiles import Tile, TileChoice, Way
-from eyas.engine.cuda_weights import Heads
+from eyas.engine.cuda_weights import HeadExtras, Heads
 from eyas.engine.kernels.attention import attention_kernel
 from eyas.engine.kernels.choose import accept_kernel, embed_kernel, pick_kernel
+from eyas.engine.kernels.heads import heads_kernel
 from eyas.engine.kernels.lag import advance_kernel, fetch_kernel, store_kernel
 from eyas.engine.kernels.linear import gate_up_kernel, head_kernel, linear_kernel, qkv_kernel
 from eyas.engine.kernels.rows import norm_kernel
@@ -80,8 +81,8 @@ class TritonOps:
             **self._overlap(),
         )
 
-    def _normed_rows(self, num_rows: int, width: int, like: Tensor) -> Tensor:
-        key = (num_rows, width)
+    def _normed_rows(self, num_rows: int, width: int, like: Tensor, use: int = 0) -> Tensor:
+        key = (num_rows, width, use)
         if key not in self._scratch:
             self._scratch[key] = (torch.zeros(num_rows, width, dtype=like.dtype, device=like.device),)
         return self._scratch[key][0]
@@ -113,9 +114,16 @@ class TritonOps:
         rope: tuple[Tensor, Tensor],
         query: Tensor,
         cache: Tensor,
+        extras: HeadExtras | None = None,
     ) -> None:
-        """See `Ops.project_qkv`."""
+        """See `Ops.project_qkv`; with extras as three launches, since a head norm needs a whole head."""
         num_rows = query.shape[0]
+        if extras is not None:
+            assert second is None, "a draft has no head norms here"
+            inputs = self._normed_rows(num_rows, weight.shape[1], query)
+            self._normed(x, ids, norm, eps, inputs)
+            self._project_heads(weight, heads, inputs, extras, eps, position, offset, rope, query, cache)
+            return
         tile = self.tiles.pick("qkv", weight, num_rows)
         has_norm = tile.way != Way.PIPE
         if not has_norm:
@@ -151,6 +159,45 @@ class TritonOps:
             TWO=second is not None,
             INDIRECT=ids is not None,
             **self._flags(tile, x.shape[1], num_rows),
+        )
+
+    def _project_heads(
+        self,
+        weight: Tensor,
+        heads: Heads,
+        inputs: Tensor,
+        extras: HeadExtras,
+        eps: float,
+        position: Tensor,
+        offset: int,
+        rope: tuple[Tensor, Tensor],
+        query: Tensor,
+        cache: Tensor,
+    ) -> None:
+        num_rows, num_heads = query.shape[0], heads.num_query + 2 * heads.num_kv
+        raw = self._normed_rows(num_rows, weight.shape[0], query, 1)
+        self.linear(weight, inputs, raw, residual=None)
+        heads_kernel[(num_rows, num_heads)](
+            raw,
+            raw if extras.bias is None else extras.bias,
+            raw if extras.norms is None else extras.norms,
+            eps,
+            position,
+            offset,
+            rope[0],
+            rope[1],
+            query,
+            cache[0],
+            cache[1],
+            H=heads.num_query,
+            G=heads.num_kv,
+            D=heads.width,
+            BH=triton.next_power_of_2(heads.width // 2),
+            L=cache.shape[2],
+            BIAS=extras.bias is not None,
+            NORM=extras.norms is not None,
+            num_warps=1,
+            **self._overlap(),
         )
 
     def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:

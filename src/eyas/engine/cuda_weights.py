@@ -1,7 +1,7 @@
 """Weights in the order the captured round reads them: q, k, v in one matrix, gate and up in one, pairs side by side.
 
-Knows Llama-shaped blocks (rmsnorm, GQA, full rotary halves, SwiGLU, no biases). Refuses everything else: the readable
-round takes those. Shapes: V vocabulary, E hidden, I intermediate, H query heads, G key/value heads, D head width.
+Knows Llama-shaped blocks (rmsnorm, GQA, full rotary halves, SwiGLU), in a target also with Qwen's bias on q, k, v or
+norms on q and k. Refuses everything else: the readable round takes those. Shapes: V vocabulary, E hidden, I intermediate, H query heads, G key/value heads, D head width.
 """
 
 from collections.abc import Mapping
@@ -24,6 +24,19 @@ class FastPathUnsupported(EyasError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeadExtras:
+    """What Qwen adds between the projection of q, k, v and their rotation.
+
+    Attributes:
+        bias: [(H + 2G) * D] in the order of `FastLayer.qkv`'s rows, or None (Qwen2 has it).
+        norms: [2, D], of each query and each key head, or None (Qwen3 has them).
+    """
+
+    bias: Tensor | None
+    norms: Tensor | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FastLayer:
     """One decoder block.
 
@@ -34,6 +47,7 @@ class FastLayer:
         down: [E, I].
         input_norm, post_norm: [E].
         hidden_norm: [E] of a draft's second input, else None.
+        extras: None for Llama.
     """
 
     qkv: Tensor
@@ -43,6 +57,7 @@ class FastLayer:
     input_norm: Tensor
     post_norm: Tensor
     hidden_norm: Tensor | None = None
+    extras: HeadExtras | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +137,11 @@ def fast_block(block: BlockWeights, heads: Heads, *, attention_norm: Tensor, hid
         hidden_norm: [E] of a draft's second input.
     """
     gate, up = block.gate_up.chunk(2)
+    bias, norms = block.qkv_bias, None
+    if block.q_norm is not None and block.k_norm is not None:
+        norms = torch.stack((block.q_norm, block.k_norm)).contiguous()
+    if bias is not None:
+        bias = interleaved_halves(bias[:, None], heads.width)[:, 0].contiguous()
     return FastLayer(
         qkv=interleaved_halves(block.qkv, heads.width).contiguous(),
         out=block.o.contiguous(),
@@ -130,6 +150,7 @@ def fast_block(block: BlockWeights, heads: Heads, *, attention_norm: Tensor, hid
         input_norm=attention_norm,
         post_norm=block.post_norm,
         hidden_norm=hidden_norm,
+        extras=None if bias is None and norms is None else HeadExtras(bias=bias, norms=norms),
     )
 
 
@@ -141,12 +162,10 @@ def fast_target(weights: LlamaWeights, *, max_length: int, aux_boundaries: tuple
         aux_boundaries: tapped states, each in 1 … number of layers.
 
     Raises:
-        FastPathUnsupported: a bias, a q/k norm, a window, a partial rotary share, or boundary 0.
+        FastPathUnsupported: a window, a partial rotary share, or boundary 0.
     """
     shape, blocks = weights.shape, weights.blocks
     odd = {
-        "a bias on q, k, v": any(b.qkv_bias is not None for b in blocks),
-        "norms on q and k": any(b.q_norm is not None for b in blocks),
         "a sliding window": shape.window is not None,
         "a partly rotated head": shape.rotary_dim != shape.head_dim,
         f"aux boundaries {aux_boundaries}": any(not 1 <= b <= len(blocks) for b in aux_boundaries),

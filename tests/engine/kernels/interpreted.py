@@ -8,7 +8,7 @@ import torch
 from eyas.engine.cuda_ops import EagerOps, Ops
 from eyas.engine.cuda_tiles import Tile, TileChoice, Way
 from eyas.engine.cuda_triton import TritonOps
-from eyas.engine.cuda_weights import Heads, rope_table
+from eyas.engine.cuda_weights import HeadExtras, Heads, rope_table
 
 HIDDEN, HEADS, WIDTH, LENGTH, OUT, INNER, VOCAB = 24, Heads(num_query=2, num_kv=1, width=16), 16, 48, 10, 6, 21
 TILES = {
@@ -47,6 +47,12 @@ def outputs(ops: Ops, num_rows: int) -> dict[str, torch.Tensor]:
         torch.randn(features, 2 * HIDDEN), HEADS, x=table, norm=norm, ids=ids, second=(second, other_norm), offset=1,
         query=mixed, cache=mixed_cache, **where,
     )  # fmt: skip
+    extras = HeadExtras(bias=torch.randn(features), norms=torch.randn(2, WIDTH))
+    headed, headed_cache = query.clone(), cache.clone()
+    ops.project_qkv(
+        torch.randn(features, HIDDEN), HEADS, x=x, norm=norm, ids=None, second=None, offset=2, query=headed,
+        cache=headed_cache, extras=extras, **where,
+    )  # fmt: skip
     attended = torch.full_like(mixed, 9.0)
     ops.attend(mixed, HEADS, mixed_cache, position, 1, attended)
     tokens = best_ids[torch.arange(num_rows), best.argmax(1)].float()
@@ -58,13 +64,14 @@ def outputs(ops: Ops, num_rows: int) -> dict[str, torch.Tensor]:
         "query": query,
         "cache": cache,
         "two inputs": torch.cat((mixed.flatten(), mixed_cache.flatten())),
+        "bias and head norms": torch.cat((headed.flatten(), headed_cache.flatten())),
         "attend": attended,
     }
 
 
 def main() -> None:
     way, num_rows = sys.argv[1], int(sys.argv[2])
-    kinds = {"qkv": (64,), "linear": (OUT,), "gate_up": (2 * INNER,), "head": (VOCAB,)}
+    kinds = {"qkv": (64,), "linear": (OUT, 64), "gate_up": (2 * INNER,), "head": (VOCAB,)}
     fixed = {
         (kind, n, c, num_rows): TILES[way] for kind, rows in kinds.items() for n in rows for c in (HIDDEN, 2 * HIDDEN)
     }

@@ -29,7 +29,7 @@ def interpreted(script: str, *arguments: str) -> dict[str, Any]:
 def test_a_kernel_computes_what_its_plain_twin_computes(way: str, num_rows: int):
     errors = interpreted("interpreted.py", way, str(num_rows))
 
-    assert set(errors) == {"linear", "linear + residual", "gate_up", "tokens", "query", "cache", "two inputs", "attend"}
+    assert {"linear + residual", "gate_up", "tokens", "two inputs", "bias and head norms", "attend"} <= set(errors)
     assert max(errors.values()) < 1e-3, errors
     assert errors["tokens"] == 0
 
