@@ -82,13 +82,21 @@ class TreePartTimer:
         engine: with a draft; target and draft read trees.
         ids: a text of typical length: attention reads all of it.
         shapes: every tree to time.
+        clock: seconds.
     """
 
-    def __init__(self, engine: "Engine", ids: Sequence[int], shapes: Sequence[TreeShape]) -> None:
+    def __init__(
+        self,
+        engine: "Engine",
+        ids: Sequence[int],
+        shapes: Sequence[TreeShape],
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         from eyas.engine.tree_engine import require_trees
 
         self._target, self._draft = require_trees(engine.target, engine.draft)
-        self._ids, self._shapes = list(ids), tuple(shapes)
+        self._ids, self._shapes, self._clock = list(ids), tuple(shapes), clock
         self._times: dict[TreeShape, dict[str, list[float]]] = {
             shape: {part: [] for part in ("one_row", "verify", "read", "expand")} for shape in shapes
         }
@@ -109,24 +117,23 @@ class TreePartTimer:
 
     def _sample(self, shape: TreeShape, next_id: int) -> None:
         times, rows = self._times[shape], shape.num_nodes + 1
-        one_row, output = _timed(lambda: self._target.forward([next_id]))
+        one_row, output = self._timed(lambda: self._target.forward([next_id]))
         aux_states = output.aux_states.clone()
         # Any tree will do: what a row costs hardly depends on whose descendant it is.
         parents = [-1, *(row // shape.width for row in range(shape.num_nodes))]
-        verify, _ = _timed(lambda: self._target.forward_tree([next_id] * rows, parents))
+        verify, _ = self._timed(lambda: self._target.forward_tree([next_id] * rows, parents))
         self._target.keep([], rows)
-        read, _ = _timed(lambda: self._draft.read([next_id], aux_states))
-        expand, _ = _timed(lambda: self._draft.expand([next_id] * shape.width, [-1] * shape.width))
+        read, _ = self._timed(lambda: self._draft.read([next_id], aux_states))
+        expand, _ = self._timed(lambda: self._draft.expand([next_id] * shape.width, [-1] * shape.width))
         for part, seconds in (("one_row", one_row), ("verify", verify), ("read", read), ("expand", expand)):
             times[part].append(seconds)
+
+    def _timed(self, part: Callable[[], Result]) -> tuple[float, Result]:
+        started = self._clock()
+        result = part()
+        return self._clock() - started, result
 
     def times(self, shape: TreeShape) -> TreePartTimes:
         """Medians of all samples of one tree."""
         medians = {part: median(times) for part, times in self._times[shape].items()}
         return TreePartTimes(**medians, num_expansions=shape.depth - 1)
-
-
-def _timed(part: Callable[[], Result]) -> tuple[float, Result]:
-    started = time.perf_counter()
-    result = part()
-    return time.perf_counter() - started, result
