@@ -263,9 +263,13 @@ class EagerOps:
 def _normed_heads(pairs: Tensor, norms: Tensor, heads: Heads, eps: float) -> Tensor:
     """Pairs [M, H + 2G, D/2, 2] with their query and key heads normed, each over D in its natural order."""
     natural = pairs.transpose(-1, -2).flatten(-2)
-    query, key, value = natural.split([heads.num_query, heads.num_kv, heads.num_kv], 1)
-    whole = torch.cat((rms_norm(query, norms[0], eps), rms_norm(key, norms[1], eps), value), 1)
-    return whole.unflatten(-1, (2, heads.width // 2)).transpose(-1, -2)
+    num_query, num_turned = heads.num_query, heads.num_query + heads.num_kv
+    normed = (
+        rms_norm(natural[:, :num_query], norms[0], eps),
+        rms_norm(natural[:, num_query:num_turned], norms[1], eps),
+        natural[:, num_turned:],
+    )
+    return torch.cat(normed, 1).view(*pairs.shape[:2], 2, -1).transpose(-1, -2)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

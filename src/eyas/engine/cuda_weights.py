@@ -1,7 +1,8 @@
 """Weights in the order the captured round reads them: q, k, v in one matrix, gate and up in one, pairs side by side.
 
 Knows Llama-shaped blocks (rmsnorm, GQA, full rotary halves, SwiGLU), in a target also with Qwen's bias on q, k, v or
-norms on q and k. Refuses everything else: the readable round takes those. Shapes: V vocabulary, E hidden, I intermediate, H query heads, G key/value heads, D head width.
+norms on q and k. Refuses everything else: the readable round takes those. Shapes: V vocabulary, E hidden,
+I intermediate, H query heads, G key/value heads, D head width.
 """
 
 from collections.abc import Mapping
