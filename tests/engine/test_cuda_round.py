@@ -6,8 +6,10 @@ import pytest
 import torch
 from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, tiny_module, tiny_weights
 
+from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
+from eyas.engine.cost_table import CostTable
 from eyas.engine.cuda_engine import CacheTooShort, FastEngine, FastSettings
-from eyas.engine.cuda_open import open_captured, why_not_captured
+from eyas.engine.cuda_open import open_captured, open_path, why_not_captured
 from eyas.engine.cuda_ops import EagerOps
 from eyas.engine.cuda_round import new_round
 from eyas.engine.cuda_weights import FastPathUnsupported, fast_draft, fast_target
@@ -15,6 +17,7 @@ from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits, PromptEmpty
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import LlamaWeights
+from eyas.talk import Silent
 
 PROMPT = [3, 1, 2, 4]
 
@@ -203,6 +206,27 @@ def test_the_graph_replays_the_readable_round_in_fp32(num_draft_tokens: int):
     got = engine.generate(PROMPT, limits)
 
     assert got.ids == readable().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens).ids
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_graphs_of_changing_depth_give_the_readable_rounds_text_in_fp32():
+    weights, limits, talk = _on_gpu(), Limits(max_new_tokens=200), Silent()
+    draft = tiny_module(weights).to("cuda")
+    fast = open_path(weights, draft, BOUNDARIES, "auto", talk)
+    assert fast is not None, talk.notes
+    costs = CostTable(round_s=(1.0, 1.15, 1.2, 1.25))
+    adaptive = AdaptiveDepth(costs, AdaptiveSettings(first_wait=9, budget=1.0, trial=3, window=6))
+    engine = Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES), fast=fast)
+
+    texts = [engine.generate(PROMPT, limits, adaptive=adaptive) for _ in range(2)]
+
+    expected = readable().generate(PROMPT, limits).ids
+    assert texts[0].ids == texts[1].ids == expected
+    assert len({*texts[0].drafted, *texts[1].drafted}) > 1, "one depth only: nothing adapted"
+    assert engine.generate(PROMPT, limits, num_draft_tokens=3).ids == expected
+    measured = engine.adaptive(PROMPT, most=3).costs.round_s
+    assert 0 < measured[0] <= measured[3]
 
 
 def _on_gpu():  # type: ignore[no-untyped-def]

@@ -9,6 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from eyas import shipped
 from eyas.cli.target_option import cache_folder
+from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
+from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.open_engine import open_engine
 from eyas.models.placement import place
@@ -51,3 +53,38 @@ def test_the_shipped_draft_leaves_the_text_as_it_is_at_every_depth(engine: Engin
 
         assert text.ids == plain.ids, f"K = {k}"
         assert text.acceptance.accept_length > 1.2, "the draft was trained for this target"
+
+
+def test_adaptive_depth_leaves_the_text_as_it_is(engine: Engine, prompts: list[list[int]]):
+    limits = Limits(max_new_tokens=40)
+    adaptive = engine.adaptive(prompts[0], most=4)
+    for prompt in prompts:
+        text = engine.generate(prompt, limits, adaptive=adaptive)
+
+        assert text.ids == engine.generate(prompt, limits).ids
+    assert text.acceptance.accept_length > 1.2, "the draft was trained for this target"
+
+
+def test_captured_rounds_run_eagerly_give_the_same_texts_and_counts(
+    engine: Engine, prompts: list[list[int]], smollm2_folder: Path
+):
+    draft, limits = shipped.draft_folder(), Limits(max_new_tokens=24)
+    opened = open_engine(
+        smollm2_folder,
+        draft,
+        place("float32", "cpu"),
+        cache=cache_folder(),
+        num_threads=1,
+        talk=Silent(),
+        rounds="twin",
+    )
+    plain = engine.generate(prompts[1], limits)
+    expected = engine.generate(prompts[1], limits, num_draft_tokens=3)
+
+    got = opened.engine.generate(prompts[1], limits, num_draft_tokens=3)
+
+    assert (opened.target_path, opened.draft_path) == ("captured round, run eagerly",) * 2
+    assert opened.engine.generate(prompts[1], limits).ids == got.ids == plain.ids
+    assert got.accepted == expected.accepted
+    adaptive = AdaptiveDepth(CostTable(round_s=(1.0, 1.2, 1.3)), AdaptiveSettings(first_wait=2, budget=1.0, trial=2))
+    assert opened.engine.generate(prompts[1], limits, adaptive=adaptive).ids == plain.ids

@@ -106,6 +106,8 @@ class AdaptiveRounds:
         text = Generation(num_draft_tokens=self.most)
         started = self._clock()
         first = self.start(prompt_ids)
+        if adaptive.is_on:
+            self._read_prompt()
         text.prefill_s = self._clock() - started
         has_ended = text.begin(first, limits.stop_ids, limits.max_new_tokens)
         if on_tokens is not None:

@@ -140,7 +140,8 @@ class Engine:
 
         text = Generation(num_draft_tokens=depth)
         started = self.clock()
-        position = begin(self.target, draft, rule, list(prompt_ids), is_lazy=adaptive is not None)
+        is_lazy = adaptive is not None and not adaptive.is_on
+        position = begin(self.target, draft, rule, list(prompt_ids), is_lazy=is_lazy)
         text.prefill_s = self.clock() - started
         has_ended = text.begin(position.pending_id, limits.stop_ids, limits.max_new_tokens)
         _tell(on_tokens, text.ids)
