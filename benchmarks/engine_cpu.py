@@ -73,7 +73,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("-k", default="1..5")
+    parser.add_argument("-k", default="1..5,auto")
     parser.add_argument("--max-prompts", type=int, default=None)
     parser.add_argument("--no-matmuls", action="store_true")
     args = parser.parse_args()
