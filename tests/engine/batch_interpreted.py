@@ -68,17 +68,18 @@ def main() -> None:
     """Compare."""
     allow_ranges_of_loaded_numbers()
     errors: dict[str, float] = {}
-    for kind in ("llama", "qwen2", "qwen3"):
-        for num_new in (1, 3):
-            left, right = (passed(kind, ops, num_new) for ops in (EagerBatchOps(), TritonBatchOps()))
-            for name, value in left.items():
-                error = float((value - right[name]).abs().max())
-                errors[name] = max(errors.get(name, 0.0), error)
+    # Few multiprocessors: attention in one part; many: in two.
+    for kind, num_new, multiprocessors in (("llama", 1, 1), ("llama", 3, 16), ("qwen3", 3, 1)):
+        expected = passed(kind, EagerBatchOps(), num_new)
+        found = passed(kind, TritonBatchOps(multiprocessors), num_new)
+        for name, value in expected.items():
+            error = float((value - found[name]).abs().max())
+            errors[name] = max(errors.get(name, 0.0), error)
     torch.manual_seed(2)
-    smooth, tied = 2 * torch.randn(5, 300), torch.randint(-2, 3, (5, 61)).float()
+    smooth, tied = 2 * torch.randn(4, 200), torch.randint(-2, 3, (4, 61)).float()
     for name, logits in (("drawn", smooth), ("drawn among ties", tied), ("drawn in bf16", smooth.bfloat16())):
-        found = [drawn(ops, logits) for ops in (EagerBatchOps(), TritonBatchOps())]
-        errors[name] = float((found[0] != found[1]).sum())
+        tokens = [drawn(ops, logits) for ops in (EagerBatchOps(), TritonBatchOps())]
+        errors[name] = float((tokens[0] != tokens[1]).sum())
     print(json.dumps(errors))
 
 

@@ -134,7 +134,7 @@ class PiecewisePrefill:
     def _pass(self, size: int, all_greedy: bool) -> None:
         state, speculation, num_rows = self._state, self._speculation, size * PIECE
         ids, next_ids, slots, starts = self._pieces[:size].split([PIECE, PIECE, 1, 1], 1)
-        slots, starts = slots.flatten(), starts.flatten()
+        slots, starts = slots.flatten().contiguous(), starts.flatten().contiguous()
         ends, rows = self._wanted.t().contiguous()
         pieces = Pieces(tokens=ids, slots=slots, starts=starts)
         if speculation is None:

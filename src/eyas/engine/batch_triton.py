@@ -17,10 +17,20 @@ from eyas.engine.llama_weights import BlockWeights, LlamaShape
 
 
 class TritonBatchOps:
-    """See `batch_ops.BatchOps`."""
+    """See `batch_ops.BatchOps`.
+
+    Args:
+        num_multiprocessors: of the device; attention of few sequences is split until all have work.
+    """
+
+    def __init__(self, num_multiprocessors: int = 132) -> None:
+        self._num_multiprocessors = num_multiprocessors
+        self._scratch: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
 
     def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None) -> Place:
         """See `BatchOps.place`."""
+        assert lengths.is_contiguous(), "kernels read lengths one after the other"
+        assert slots is None or slots.is_contiguous(), "kernels read slots one after the other"
         return Place(lengths=lengths, num_new=num_new, cos=rope[0], sin=rope[1], slots=slots)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -75,7 +85,9 @@ class TritonBatchOps:
         heads, groups, width = shape.num_heads, shape.num_kv_heads, shape.head_dim
         out, padded = torch.empty_like(query), max(16, triton.next_power_of_2(width))
         rows = max(16, triton.next_power_of_2(place.num_new * heads // groups))
-        attend_kernel[(len(place.lengths), groups)](
+        splits = self._splits(len(place.lengths) * groups, cache.shape[3]) if place.slots is None else 1
+        parts = self._parts(len(place.lengths) * groups, splits, rows, padded, query.device)
+        attend_kernel[(len(place.lengths), groups, splits)](
             query,
             cache[0],
             cache[1],
@@ -83,6 +95,7 @@ class TritonBatchOps:
             place.lengths if place.slots is None else place.slots,
             1 / sqrt(width),
             out,
+            *parts,
             cache.shape[3],
             N=heads,
             G=groups,
@@ -91,11 +104,35 @@ class TritonBatchOps:
             BR=rows,
             BD=padded,
             BL=64,
+            SPLITS=splits,
             INDIRECT=place.slots is not None,
             num_warps=4 if rows * padded <= 8192 else 8,
             num_stages=3 if query.element_size() == 2 else 1,
         )
         return out
+
+    def _splits(self, num_programs: int, capacity: int) -> int:
+        """Where some multiprocessors would have nothing to do: 8, of at least 64 positions; else 1.
+
+        Nothing between: every number is a kernel that is compiled for seconds.
+        """
+        if num_programs > self._num_multiprocessors:
+            return 1
+        most = max(1, min(8, capacity // 64))
+        return 1 << (most.bit_length() - 1)
+
+    def _parts(self, num: int, splits: int, rows: int, width: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Parts, peaks, totals and arrival counters; shared by all layers, which run one after the other."""
+        key = (num, splits, rows, width) if splits > 1 else (0, 0, 0, 0)
+        if key not in self._scratch:
+            num, splits = max(1, key[0]), max(1, key[1])
+            self._scratch[key] = (
+                torch.zeros(num, splits, key[2], key[3], device=device),
+                torch.zeros(num, splits, key[2], device=device),
+                torch.zeros(num, splits, key[2], device=device),
+                torch.zeros(num, dtype=torch.int32, device=device),
+            )
+        return self._scratch[key]
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
         """See `BatchOps.swiglu`."""
@@ -108,6 +145,8 @@ class TritonBatchOps:
     def draw(self, logits: Tensor, settings: SamplingBatch, uniform: Tensor) -> Tensor:
         """See `BatchOps.draw`."""
         num_rows, vocab = logits.shape
+        columns = (settings.temperature, settings.top_k, settings.top_p, settings.min_p, uniform)
+        assert all(column.is_contiguous() for column in (logits, *columns)), "kernels read rows one after the other"
         out = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
         draw_kernel[(num_rows,)](
             logits,

@@ -167,7 +167,8 @@ def _ops_and_pace(
         return None, Pace()
     from eyas.engine.batch_triton import TritonBatchOps
 
-    return TritonBatchOps(), captured_pace(num_slots, steps)
+    num_multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+    return TritonBatchOps(num_multiprocessors), captured_pace(num_slots, steps)
 
 
 def _free_bytes(device: torch.device) -> int:

@@ -83,14 +83,16 @@ def turn_kernel(
 
 @triton.jit
 def attend_kernel(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, slots_ptr, scale, out_ptr, C,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, slots_ptr, scale, out_ptr, part_ptr, peak_ptr, total_ptr, arrived_ptr, C,
     N: tl.constexpr, G: tl.constexpr, D: tl.constexpr, M: tl.constexpr,
-    BR: tl.constexpr, BD: tl.constexpr, BL: tl.constexpr, INDIRECT: tl.constexpr,
+    BR: tl.constexpr, BD: tl.constexpr, BL: tl.constexpr, SPLITS: tl.constexpr, INDIRECT: tl.constexpr,
 ):  # fmt: skip
     """out [R, N, D] of q [R, N, D] over caches [S, G, C, D]; row m sees positions 0 … its length + m.
 
     One program per sequence and key/value head: its M * N / G query rows share what it reads. BR: those rows, BD: D, as
-    powers of two of at least 16; BL: positions at once.
+    powers of two of at least 16; BL: positions at once. SPLITS > 1 programs share the positions where there are few
+    sequences; the last to finish merges their parts [B, G, SPLITS, BR, BD], peaks and totals [B, G, SPLITS, BR];
+    arrived: [B, G] zeros.
     """
     HEADS: tl.constexpr = N // G
     b = tl.program_id(0)
@@ -115,7 +117,13 @@ def attend_kernel(
     peak = tl.full([BR], float("-inf"), tl.float32)
     total = tl.zeros([BR], tl.float32)
     acc = tl.zeros([BR, BD], tl.float32)
-    for start in range(0, end, BL):
+    from_position = tl.zeros([], end.dtype)
+    to_position = end
+    if SPLITS > 1:
+        span = tl.cdiv(tl.cdiv(end, SPLITS), BL) * BL
+        from_position = tl.program_id(2) * span
+        to_position = tl.minimum(from_position + span, end)
+    for start in range(from_position, to_position, BL):
         at = start + tl.arange(0, BL)
         cell = first + at[:, None] * D + d[None, :]
         cell_ok = (at < end)[:, None] & d_ok[None, :]
@@ -123,13 +131,40 @@ def attend_kernel(
         v = tl.load(v_ptr + cell, mask=cell_ok, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * to_log2
         scores = tl.where(at[None, :] <= sees[:, None], scores, float("-inf"))
-        # Position 0 is seen by every row, so that the peak is a number from the first step on.
         new_peak = tl.maximum(peak, tl.max(scores, axis=1))
-        shrink = tl.exp2(peak - new_peak)
-        p = tl.exp2(scores - new_peak[:, None])
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)  # a row may see nothing of a late part
+        shrink = tl.exp2(peak - base)
+        p = tl.exp2(scores - base[:, None])
         total = total * shrink + tl.sum(p, axis=1)
         acc = acc * shrink[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
         peak = new_peak
+    if SPLITS > 1:
+        first_part = (b * G + group) * SPLITS
+        part = first_part + tl.program_id(2)
+        cells = r[:, None] * BD + d[None, :]
+        tl.store(part_ptr + part * (BR * BD) + cells, acc)
+        tl.store(peak_ptr + part * BR + r, peak)
+        tl.store(total_ptr + part * BR + r, total)
+        tl.debug_barrier()
+        is_last = tl.atomic_add(arrived_ptr + b * G + group, 1, sem="acq_rel") == SPLITS - 1
+        ok = ok & is_last
+        if is_last:
+            tl.store(arrived_ptr + b * G + group, 0)
+            peak = tl.full([BR], float("-inf"), tl.float32)
+            total = tl.zeros([BR], tl.float32)
+            acc = tl.zeros([BR, BD], tl.float32)
+            for index in tl.static_range(SPLITS):
+                other = first_part + index
+                other_peak = tl.load(peak_ptr + other * BR + r, cache_modifier=".cg")
+                other_total = tl.load(total_ptr + other * BR + r, cache_modifier=".cg")
+                other_acc = tl.load(part_ptr + other * (BR * BD) + cells, cache_modifier=".cg")
+                # The first part sees position 0: from it on the peak is a number.
+                new_peak = tl.maximum(peak, other_peak)
+                shrink = tl.exp2(peak - new_peak)
+                grow = tl.exp2(other_peak - new_peak)
+                total = total * shrink + other_total * grow
+                acc = acc * shrink[:, None] + other_acc * grow[:, None]
+                peak = new_peak
     acc = acc / total[:, None]
     tl.store(out_ptr + at_row[:, None] + d[None, :], acc.to(out_ptr.dtype.element_ty), mask=ok)
 
