@@ -1,12 +1,16 @@
 """Depth adapts to what drafts are worth; the text never changes, and a bad draft costs a small bounded share."""
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chi_square import chi_square, exact_distribution, p_value
+from eyas.decode.chain import SampledRule
+from eyas.decode.sampling import Sampling
 from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
 from eyas.engine.adaptive_counts import Calibration, DepthCounts
 from eyas.engine.cost_table import CostTable
@@ -33,6 +37,23 @@ def test_the_text_is_plain_text(kind: str, prompt: list[int], num: int, wait: in
 
     assert text.ids == Engine(StubTarget()).generate(prompt, limits).ids
     assert text.acceptance.rounds == len(text.drafted) == len(text.accepted)
+
+
+@pytest.mark.parametrize("drafts", ["greedy", "sampled"])
+def test_sampled_texts_are_distributed_as_plain_ones_though_the_draft_stops_by_its_confidence(drafts: str):
+    sampling = Sampling(temperature=0.8, top_k=3, seed=5)
+    costs = CostTable(round_s=(1.0, 1.25, 1.5, 1.75), read_s=0.05)
+    adaptive, rule = AdaptiveDepth(costs, AdaptiveSettings(first_wait=2, budget=1.0)), SampledRule(sampling, drafts)  # type: ignore[arg-type]
+    engine, counts, depths = Engine(StubTarget(), moody_draft()), Counter[tuple[int, ...]](), Counter[int]()
+    for _ in range(1200):
+        text = engine.generate([1, 2], Limits(max_new_tokens=4), adaptive=adaptive, rule=rule)
+        counts[tuple(text.ids)] += 1
+        depths.update(text.drafted)
+
+    statistic, freedom = chi_square(counts, exact_distribution([1, 2], 4, sampling), 1200)
+
+    assert p_value(statistic, freedom) > 0.001
+    assert len(depths) >= 3, f"depth hardly varied: {depths}"
 
 
 def test_a_draft_that_is_always_right_is_drafted_to_the_full_depth():
