@@ -70,6 +70,7 @@ def measure(answers: Answers, prompts: list[list[int]], options: argparse.Namesp
 def open_vllm(options: argparse.Namespace) -> tuple[Answers, str]:
     """vLLM's engine, stepped here."""
     import vllm
+    from vllm.sampling_params import RequestOutputKind
 
     speculation = {"method": "eagle3", "model": str(options.draft), "num_speculative_tokens": options.k}
     model = vllm.LLM(
@@ -89,7 +90,9 @@ def open_vllm(options: argparse.Namespace) -> tuple[Answers, str]:
         return sum(int(m.value) for m in model.get_metrics() if m.name == name and hasattr(m, "value"))
 
     def answers(prompts: list[list[int]], limit: int, batch: int) -> tuple[int, int | None]:
-        how = vllm.SamplingParams(temperature=0.0, max_tokens=limit, detokenize=False)
+        how = vllm.SamplingParams(
+            temperature=0.0, max_tokens=limit, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+        )
         waiting, running, tokens = list(reversed(prompts)), 0, 0
         drafted, kept = count("vllm:spec_decode_num_drafts"), count("vllm:spec_decode_num_accepted_tokens")
         while waiting or running:
