@@ -2,6 +2,7 @@
 shape.
 
 python benchmarks/engine_adaptive.py --target FOLDER --draft FOLDER --prompts F.jsonl --out FOLDER
+python benchmarks/engine_adaptive.py --drafts --shape-8b --most 3 --out FOLDER
 python benchmarks/engine_adaptive.py --tiny --out FOLDER        # seconds on a CPU: shows that it runs
 
 On a GPU rounds are captured; on a CPU they are the readable ones (fp32), timed by the clock of one thread where
@@ -28,7 +29,10 @@ from eyas.cli.target_option import cache_folder
 from eyas.contract.target_spec import read_target
 from eyas.decode.accept_length import pooled
 from eyas.engine.adaptive import AdaptiveDepth
-from eyas.engine.cuda_open import open_path
+from eyas.engine.cuda_adaptive import AdaptiveRounds
+from eyas.engine.cuda_engine import FastSettings
+from eyas.engine.cuda_open import open_path, triton_ops
+from eyas.engine.cuda_workspace import key_value_cache
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.generation import Generation
@@ -168,6 +172,10 @@ def compile_ahead(args: argparse.Namespace) -> None:
 
 
 def compile_one(args: argparse.Namespace) -> None:
+    if not args.drafts:
+        rounds_8b(args, num_layers=3, aux_boundaries=(1, 2, 3), captures=False).run_one(args.compile_only)
+        torch.cuda.synchronize()
+        return
     engine, *_ = real(args, "trained")
     assert engine.fast is not None, "rounds are captured on a GPU"
     depth = args.compile_only
@@ -262,29 +270,28 @@ def differences(
 
 def shape_8b(args: argparse.Namespace) -> dict[str, Any]:
     """Milliseconds of a round of each depth, and what a useless draft costs (random weights, 300 positions)."""
-    from engine_h200 import MAX_LENGTH, random_llama8b
-
-    from eyas.engine.cuda_adaptive import AdaptiveRounds
-    from eyas.engine.cuda_engine import FastSettings
-    from eyas.engine.cuda_open import triton_ops
-    from eyas.engine.cuda_workspace import key_value_cache
-
-    target, draft = random_llama8b()
-    caches = key_value_cache(target, len(target.layers), MAX_LENGTH), key_value_cache(draft, 1, MAX_LENGTH)
-    rounds = AdaptiveRounds(
-        triton_ops(torch.device("cuda")), target, draft,
-        most=args.most, max_length=MAX_LENGTH, caches=caches, settings=FastSettings(),
-    )  # fmt: skip
+    rounds = rounds_8b(args)
     costs = rounds.measure_costs(300)
     adaptive = AdaptiveDepth(costs)
     text = rounds.generate(list(range(5, 205)), Limits(max_new_tokens=600), adaptive)
-    plain_s = costs.plain_s * len(text.drafted)
+    plain_s = costs.plain_s * (len(text.ids) - 1)
     return {
         "cost_ms": [1e3 * s for s in costs.round_s],
         "useless_draft_to_plain": plain_s / text.decode_s,
         "depths": dict(sorted(Counter(text.drafted).items())),
         "accept_length": text.acceptance.accept_length,
     }
+
+
+def rounds_8b(args: argparse.Namespace, *, captures: bool = True, **shape: Any) -> AdaptiveRounds:
+    from engine_h200 import MAX_LENGTH, random_llama8b
+
+    target, draft = random_llama8b(**shape)
+    caches = key_value_cache(target, len(target.layers), MAX_LENGTH), key_value_cache(draft, 1, MAX_LENGTH)
+    return AdaptiveRounds(
+        triton_ops(torch.device("cuda")), target, draft,
+        most=args.most, max_length=MAX_LENGTH, caches=caches, settings=FastSettings(captures=captures),
+    )  # fmt: skip
 
 
 def table(document: dict[str, Any]) -> str:
