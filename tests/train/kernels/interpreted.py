@@ -68,7 +68,9 @@ def distribution_results(ops: DistributionOps, sizes: dict, random: Source) -> d
     offered = torch.arange(vocab, device=logits.device)[:: vocab // size][:size].contiguous()
     draft_ids = torch.full((vocab,), -1, device=logits.device)
     draft_ids[offered] = torch.arange(size, device=logits.device)
+    # A row that is all but sure, and others whose first choice the draft can say: only those have a loss.
     logits[0, offered[4]] = 30.0
+    logits[1::2, offered[7]] = 12.0
     teacher = ops.reduce(logits, DraftVocabulary(offered=offered, draft_ids=draft_ids))
     whole = ops.reduce(logits, DraftVocabulary(offered=None, draft_ids=torch.arange(vocab, device=logits.device)))
     found = {
