@@ -2,6 +2,7 @@
 on a GPU (`python interpreted.py cuda`) the compiled kernels run, at the sizes of a real draft too."""
 
 import json
+import math
 import sys
 
 import torch
@@ -70,7 +71,7 @@ def distribution_results(ops: DistributionOps, sizes: dict, random: Source) -> d
     draft_ids[offered] = torch.arange(size, device=logits.device)
     # A row that is all but sure, and others whose first choice the draft can say: only those have a loss.
     logits[0, offered[4]] = 30.0
-    logits[1::2, offered[7]] = 12.0
+    logits[1::2, offered[7]] = 2.0 + math.log(vocab)  # about as likely as all others together
     teacher = ops.reduce(logits, DraftVocabulary(offered=offered, draft_ids=draft_ids))
     whole = ops.reduce(logits, DraftVocabulary(offered=None, draft_ids=torch.arange(vocab, device=logits.device)))
     found = {
