@@ -1,6 +1,7 @@
 """Functions over static memory as CUDA graphs."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ class Graphs:
     """Captures functions; their graphs share memory for what lives within one of them, since they never run at once."""
 
     def __init__(self) -> None:
-        self._pool: object | None = None
+        self._pool: Any = None  # torch keeps the type of its handles to itself
 
     def captured(self, function: Callable[[], None], changed: Sequence[Tensor]) -> Callable[[], None]:
         """`function` as a graph.

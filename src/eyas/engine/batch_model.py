@@ -94,7 +94,8 @@ class BatchLlama:
         if len(different) == len(prompts):
             return read
         copies = [(first_slots[i], slot) for i, slot in zip(which, slots, strict=True) if first_slots[i] != slot]
-        self.move(*zip(*copies, strict=True), max(map(len, prompts)))
+        sources, targets = zip(*copies, strict=True)
+        self.move(sources, targets, max(map(len, prompts)))
         where = upload(which, self.device)
         return read[0][where], read[1][where]
 

@@ -133,7 +133,7 @@ class PiecewisePrefill:
     @torch.inference_mode()
     def _pass(self, size: int, all_greedy: bool) -> None:
         state, speculation, num_rows = self._state, self._speculation, size * PIECE
-        ids, next_ids, slots, starts = self._pieces[:size].split([PIECE, PIECE, 1, 1], 1)
+        ids, next_ids, slots, starts = torch.split(self._pieces[:size], [PIECE, PIECE, 1, 1], 1)
         slots, starts = slots.flatten().contiguous(), starts.flatten().contiguous()
         ends, rows = self._wanted.t().contiguous()
         pieces = Pieces(tokens=ids, slots=slots, starts=starts)

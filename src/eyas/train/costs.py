@@ -82,8 +82,8 @@ def estimate_costs(spec: DraftSpec, config: TrainConfig, *, target: TargetSize, 
     frozen = (size.head if config.freeze_head else 0) + (size.embedding if config.freeze_embedding else 0)
     trained = size.total - frozen
     tokens = max(config.micro_batch_tokens, longest)
-    # What autograd keeps of each unrolled position: five states, q, k, v, attention's output, gate and up; in fp32 (half
-    # of it beside a target in bf16).
+    # What autograd keeps of each unrolled position: five states, q, k, v, attention's output, gate and up; in fp32
+    # (half of it beside a target in bf16).
     kept = 4 * (5 * width + 2 * heads + 2 * wide) * spec.num_layers
     memory = {
         "target weights": target.num_bytes,

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial
 
 from eyas.models.draft import Eagle3Draft
@@ -31,7 +31,7 @@ class Shards:
 
     def __init__(self, draft: Eagle3Draft, num_ranks: int, device: torch.device) -> None:
         self._mesh: DeviceMesh = init_device_mesh(device.type, (num_ranks,))
-        self._module = cast(FSDPModule, fully_shard(draft, mesh=self._mesh))
+        self._module = fully_shard(draft, mesh=self._mesh)
         self._draft = draft
         self._sharded = {name: cast(DTensor, p) for name, p in draft.named_parameters()}
         self.names = list(self._sharded)
@@ -62,8 +62,8 @@ class Shards:
         copy = Eagle3Draft(draft.spec, target_embedding=draft.shared_embedding, target_head=draft.shared_head)
         for mine, theirs in zip(copy.parameters(), draft.parameters(), strict=True):
             mine.copy_(theirs)
-        for mine, theirs in zip(copy.buffers(), draft.buffers(), strict=True):
-            mine.copy_(theirs)
+        for own, other in zip(copy.buffers(), draft.buffers(), strict=True):
+            own.copy_(other)
         return copy
 
     def reduce_gradients(self) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import cast
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from eyas.train.sharding import Shards
 from eyas.train.trainer import Trainer
@@ -43,7 +44,7 @@ def put_state_tensors(trainer: Trainer, tensors: Mapping[str, Tensor], step: int
 
 def save_parts(folder: Path, trainer: Trainer, shards: Shards) -> None:
     """Write this rank's parts; all ranks call it together, and it returns when all have written."""
-    dcp.save(_as_whole(shards, state_tensors(trainer)), checkpoint_id=folder)
+    save(_as_whole(shards, state_tensors(trainer)), checkpoint_id=folder)
 
 
 def load_parts(folder: Path, trainer: Trainer) -> dict[str, Tensor]:
@@ -60,9 +61,9 @@ def load_parts(folder: Path, trainer: Trainer) -> dict[str, Tensor]:
     shards = trainer.shards
     try:
         if shards is None:
-            dcp.load(wanted, checkpoint_id=folder, no_dist=True)
+            load(wanted, checkpoint_id=folder, no_dist=True)
         else:
-            dcp.load(_as_whole(shards, wanted), checkpoint_id=folder)
+            load(_as_whole(shards, wanted), checkpoint_id=folder)
     except CheckpointException as error:
         raise ValueError(str(error).splitlines()[0]) from error
     return wanted

@@ -64,12 +64,14 @@ def read_steps(pending: Sequence[PendingStep]) -> tuple[list[StepOutcome], Excep
         return [], None
     fetched = torch.cat([torch.cat([p.figures, p.norms.double()]) for p in pending]).cpu()
     outcomes: list[StepOutcome] = []
-    for step, values in zip(pending, fetched.split([len(p.figures) + len(p.norms) for p in pending]), strict=True):
-        figures, norms = values.split([len(step.figures), len(step.norms)])
+    for step, values in zip(
+        pending, torch.split(fetched, [len(p.figures) + len(p.norms) for p in pending]), strict=True
+    ):
+        figures, norms = torch.split(values, [len(step.figures), len(step.norms)])
         bad = _not_finite(figures, norms, step.names)
         if bad is not None:
             return outcomes, diverged(bad, step.step)
-        loss, *columns = figures.split([1] + [(len(figures) - 1) // len(_COUNTS)] * len(_COUNTS))
+        loss, *columns = torch.split(figures, [1] + [(len(figures) - 1) // len(_COUNTS)] * len(_COUNTS))
         counts = {
             name: column if name == "loss" else column.long() for name, column in zip(_COUNTS, columns, strict=True)
         }
