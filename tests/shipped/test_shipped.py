@@ -1,7 +1,9 @@
-"""What ships: complete, small, equal to what it came as, and with no evaluation text among the training text."""
+"""What ships: complete, small, made as its recipe and card say, no evaluation text among the training text."""
 
 import json
+import re
 from collections import Counter
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +12,10 @@ import torch
 from safetensors.torch import load_file
 
 from eyas import shipped
+from eyas.cli.app import build_app
+from eyas.cli.recipe_file import with_recipe
+
+ROOT = Path(__file__).parents[2]
 
 SHARD_LIMIT = 16 << 20
 NGRAM = 8  # words; prompts that share so many in a row are the same prompt
@@ -101,20 +107,42 @@ def test_the_draft_is_in_small_shards_that_its_index_accounts_for():
     assert all(path.stat().st_size < SHARD_LIMIT for path in folder.iterdir())
 
 
-def test_the_draft_equals_the_one_it_was_copied_from_byte_for_byte(shared: Path):
-    source = load_file(shared / "drafts" / "smollm2-135m-eagle3" / "model.safetensors")
-    stored = {n: t for path in shipped.draft_folder().glob("*.safetensors") for n, t in load_file(path).items()}
-    assert set(stored) == set(source)
-    for name, tensor in source.items():
-        assert stored[name].dtype == tensor.dtype
-        assert torch.equal(stored[name].view(torch.uint8), tensor.view(torch.uint8)), name
-    config = shared / "drafts" / "smollm2-135m-eagle3" / "config.json"
-    assert (shipped.draft_folder() / "config.json").read_bytes() == config.read_bytes()
+def sidecar() -> dict:
+    return json.loads((shipped.draft_folder() / "eyas.json").read_text())
 
 
-def test_the_model_card_says_unknown_where_nothing_is_known():
-    card = (shipped.draft_folder() / "README.md").read_text()
-    assert card.count("unknown") >= 5
+def test_the_draft_was_trained_with_the_options_of_its_recipe():
+    app = build_app()
+    tokens = with_recipe(["train", "--config", str(ROOT / "recipes" / "smollm2-135m.yaml")], app)
+    _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+
+    assert json.loads(json.dumps(asdict(bound.arguments["config"]))) == sidecar()["about"]["options"]
+
+
+def test_the_recipe_s_data_half_has_options_that_exist():
+    app = build_app()
+    tokens = with_recipe(["prepare", "--config", str(ROOT / "recipes" / "smollm2-135m.yaml")], app)
+    _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+
+    assert bound.arguments["out"] == Path("rows-smollm2")
+
+
+def test_the_model_card_has_the_curve_of_the_metrics_and_the_numbers_of_the_sidecar():
+    folder = shipped.draft_folder()
+    card = (folder / "README.md").read_text()
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    replays = {f"{r['tokens'] / 1e6:.1f}": f"{r['accept_length']:.2f}" for r in records if "held-out" in r["schema"]}
+    columns, values = (
+        re.findall(r"\d+\.\d+", line)
+        for line in card.splitlines()
+        if line.startswith(("| M tokens", "| accept length |"))
+    )
+    rows = sidecar()["about"]["rows"]
+
+    assert len(columns) >= 10
+    assert {column: replays[column] for column in columns} == dict(zip(columns, values, strict=True))
+    assert columns[-1] == f"{sidecar()['about']['tokens'] / 1e6:.1f}"
+    assert f"{rows['num_tokens'] / 1e6:.1f} M tokens" in card
     assert "2 / 15 / 27" in card
 
 
