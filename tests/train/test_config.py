@@ -86,3 +86,8 @@ def test_other_numbers_of_threads_are_taken(threads):
 def test_a_number_of_processes_that_makes_no_sense_is_refused(gpus, under_torchrun):
     with pytest.raises(TrainConfigInvalid, match="--gpus"):
         require_processes(gpus, under_torchrun=under_torchrun)
+
+
+def test_a_micro_batch_is_as_given_or_as_large_as_the_device_likes():
+    assert [TrainConfig().micro_batch_on(device) for device in ("cpu", "cuda")] == [4096, 16384]
+    assert TrainConfig(micro_batch_tokens=77).micro_batch_on("cuda") == 77

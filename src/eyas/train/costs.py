@@ -69,19 +69,22 @@ def draft_size(spec: DraftSpec) -> DraftSize:
     return DraftSize(layers=layers, fuse=fuse, head=head, embedding=embedding, norms=norms)
 
 
-def estimate_costs(spec: DraftSpec, config: TrainConfig, *, target: TargetSize, longest: int) -> Costs:
+def estimate_costs(
+    spec: DraftSpec, config: TrainConfig, *, target: TargetSize, longest: int, device_type: str = "cpu"
+) -> Costs:
     """Estimate for a draft of shape `spec`.
 
     Args:
         target: size of the target.
         longest: longest row, tokens: a longer row than a micro-batch goes alone.
+        device_type: "cpu" or "cuda", for the size of a micro-batch.
     """
     width, wide, vocab = spec.hidden_size, spec.intermediate_size, spec.draft_vocab_size
     heads = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     size = draft_size(spec)
     frozen = (size.head if config.freeze_head else 0) + (size.embedding if config.freeze_embedding else 0)
     trained = size.total - frozen
-    tokens = max(config.micro_batch_tokens, longest)
+    tokens = max(config.micro_batch_on(device_type), longest)
     # What autograd keeps of each unrolled position: five states, q, k, v, attention's output, gate and up; in fp32
     # (half of it beside a target in bf16).
     kept = 4 * (5 * width + 2 * heads + 2 * wide) * spec.num_layers

@@ -97,12 +97,14 @@ def make_plan(
     config: TrainConfig,
     init_from: Path | None,
     held_out: Path | None = None,
+    device_type: str = "cpu",
 ) -> TrainPlan:
     """Read rows and target config, choose the vocabulary and the draft's shape, lay out the steps.
 
     Args:
         init_from: a draft to go on from, whose shape and vocabulary map are kept.
         held_out: rows for the replays; by default those that lie beside the training rows.
+        device_type: "cpu" or "cuda": where it will run, for the estimate of memory.
 
     Raises:
         RowsUnreadable: no rows in the folder.
@@ -150,6 +152,7 @@ def make_plan(
             config,
             target=size_of_tensors(target, tensors),
             longest=manifest.longest,
+            device_type=device_type,
         ),
         held_out=None if found is None else read_held_out(found, config.held_out_rows),
         eval_every=0 if found is None else config.eval_every or max(1, len(batches) // _REPLAYS_WANTED),

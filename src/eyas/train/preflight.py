@@ -69,7 +69,8 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
             "choose another folder, or delete this one",
         )
     require_sinks(request.wandb)
-    plan = make_plan(request.target, request.rows, config, request.init_from, request.held_out)
+    device_type = request.placement().device.type
+    plan = make_plan(request.target, request.rows, config, request.init_from, request.held_out, device_type)
     _require_disk(request.out, plan, config)
     for note in plan.resolved.notes:
         talk.note(note)

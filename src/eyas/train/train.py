@@ -78,7 +78,7 @@ def train(
     except torch.OutOfMemoryError as error:
         raise DeviceOutOfMemory(
             f"the memory of {placement.device} is not enough",
-            f"--micro-batch-tokens {config.micro_batch_tokens}",
+            f"--micro-batch-tokens {config.micro_batch_on(placement.device.type)}",
             str(error).splitlines()[0],
             "give a smaller --micro-batch-tokens (the result stays the same), shorter rows, or more GPUs with --shard",
         ) from error

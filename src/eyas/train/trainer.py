@@ -60,7 +60,8 @@ class Trainer:
         # Beside a half target the draft computes in half too; its fp32 masters are cast once a step.
         half = target.parts.embedding.dtype
         dtype = half if half == torch.bfloat16 else draft.dtype
-        self._states = packed_target(target, config.micro_batch_tokens)
+        self._micro_batch = config.micro_batch_on(target.device.type)
+        self._states = packed_target(target, self._micro_batch)
         with self.whole_draft():
             self._unroll = make_unroll(draft, config.ttt_steps, dtype)
         self._vocabulary = DraftVocabulary.of(draft, target.device)
@@ -97,7 +98,7 @@ class Trainer:
         figures = torch.zeros(1 + 7 * config.ttt_steps, dtype=torch.float64, device=self.target.device)
         with self.whole_draft():
             self._unroll.refresh()
-            for part in micro_batches(mine, config.micro_batch_tokens):
+            for part in micro_batches(mine, self._micro_batch):
                 packed = pack(part, config.ttt_steps, self.target.device)
                 figures += pack_figures(*self._accumulate(packed, objective))
             self._unroll.publish()
