@@ -44,14 +44,14 @@ class Pace:
         return needed if self.sizes is None else next(size for size in self.sizes if size >= needed)
 
 
-def captured_pace(num_slots: int, steps: int = 4) -> Pace:
+def captured_pace(num_slots: int, steps: int = 4, piece_sizes: tuple[int, ...] | None = None) -> Pace:
     """For a GPU: few different numbers of rows, since each is a graph of its own."""
     sizes = {num_slots}
     size = num_slots
     while size > 8:
         size = -(-size // 16) * 8
         sizes.add(size)
-    return Pace(steps=steps, lookahead=1, captures=True, sizes=tuple(sorted(sizes)), piece_sizes=(16, 64, 256, 1024))
+    return Pace(steps=steps, lookahead=1, captures=True, sizes=tuple(sorted(sizes)), piece_sizes=piece_sizes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ class TritonBatchOps:
     """See `batch_ops.BatchOps`.
 
     Args:
-        num_multiprocessors: of the device; attention of few sequences is split until all have work.
+        num_multiprocessors: of the device; attention of few sequences is split until all have work. 0 = never split.
     """
 
-    def __init__(self, num_multiprocessors: int = 132) -> None:
+    def __init__(self, num_multiprocessors: int = 0) -> None:
         self._num_multiprocessors = num_multiprocessors
         self._scratch: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
 

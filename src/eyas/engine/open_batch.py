@@ -25,22 +25,28 @@ from eyas.models.quantise import Quantisation, quantise_target, require_quantisa
 from eyas.models.target import Target
 from eyas.talk import Talk
 
+_PIECE_SIZES = (16, 64, 256, 1024)  # pieces of prompts that a captured pass may have
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
     """How to run a batch.
 
     Attributes:
-        max_batch: most sequences at a time.
+        max_batch: most sequences at a time; None = 1024 on a GPU, 256 elsewhere.
         budget_bytes: for the cache; None = 60 % of what is free once the weights are loaded.
         max_prefill_tokens: padded prompt tokens read at once.
         quantize: weights of the target's layers; the answers are then those of the quantised target.
     """
 
-    max_batch: int = 256
+    max_batch: int | None = None
     budget_bytes: int | None = None
     max_prefill_tokens: int = 16384
     quantize: Quantisation = "none"
+
+    def most_on(self, device: torch.device) -> int:
+        """Most sequences at a time on this device."""
+        return self.max_batch or (1024 if device.type == "cuda" else 256)
 
 
 def complete_prompts(
@@ -85,7 +91,7 @@ def complete_prompts(
         talk.note(f"the target goes through transformers, which is many times slower: {reason}")
         model = Target.load(folder, placement)
         quantise_target(model, settings.quantize, talk)
-        run = TransformersBatch(model, decode, talk, max_batch=settings.max_batch).run
+        run = TransformersBatch(model, decode, talk, max_batch=settings.most_on(placement.device)).run
     return complete_to_file(out, requests, run, target=target, talk=talk)
 
 
@@ -115,18 +121,23 @@ def plan_for(weights: LlamaWeights, requests: Sequence[Request], settings: Batch
     budget = settings.budget_bytes
     if budget is None:
         budget = default_budget(_free_bytes(weights.head.device))
-    return plan_batch(longest, len(requests), settings.max_batch, bytes_per_position(weights), budget)
+    return plan_batch(
+        longest, len(requests), settings.most_on(weights.head.device), bytes_per_position(weights), budget
+    )
 
 
-def runner_for(weights: LlamaWeights, plan: BatchPlan, *, captures: bool | None = None) -> BatchRunner:
+def runner_for(
+    weights: LlamaWeights, plan: BatchPlan, *, captures: bool | None = None, untried: bool = False
+) -> BatchRunner:
     """The model with its cache, as fast as the device allows.
 
     Args:
         weights: of the target.
         plan: of the cache.
         captures: steps as CUDA graphs of Triton kernels; None = where that is possible.
+        untried: see `_ops_and_pace`.
     """
-    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures)
+    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures, untried=untried)
     return BatchRunner(BatchLlama(weights, plan.num_slots, plan.capacity, ops), pace)
 
 
@@ -138,6 +149,7 @@ def speculative_runner(
     aux_boundaries: Sequence[int],
     num_draft_tokens: int,
     captures: bool | None = None,
+    untried: bool = False,
 ) -> BatchRunner:
     """As `runner_for`, with a draft: chains of K tokens, each sequence with its own acceptances.
 
@@ -148,27 +160,35 @@ def speculative_runner(
         aux_boundaries: that the draft reads, in `fc` order.
         num_draft_tokens: K, at least 1.
         captures: rounds as CUDA graphs of Triton kernels; None = where that is possible.
+        untried: see `_ops_and_pace`.
 
     Raises:
         FastPathUnsupported: the draft cannot speculate in batches.
     """
-    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures, steps=2)
+    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures, steps=2, untried=untried)
     model = BatchLlama(weights, plan.num_slots, plan.capacity, ops)
     batch_draft = BatchDraft(draft, plan.num_slots, plan.capacity, ops)
     return BatchRunner(model, pace, BatchSpeculation(batch_draft, aux_boundaries, num_draft_tokens, model))
 
 
 def _ops_and_pace(
-    device: torch.device, num_slots: int, captures: bool | None, steps: int = 4
+    device: torch.device, num_slots: int, captures: bool | None, *, steps: int = 4, untried: bool
 ) -> tuple[BatchOps | None, Pace]:
+    """Kernels and pace for a device.
+
+    With `untried`, prompts are read in captured pieces and attention of few sequences is split over positions. Both
+    equal their twins in Triton's interpreter and neither has run on a GPU yet: nothing takes them by itself.
+    """
     if captures is None:
         captures = why_not_captured(device) is None
     if not captures:
         return None, Pace()
     from eyas.engine.batch_triton import TritonBatchOps
 
+    if not untried:
+        return TritonBatchOps(), captured_pace(num_slots, steps)
     num_multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return TritonBatchOps(num_multiprocessors), captured_pace(num_slots, steps)
+    return TritonBatchOps(num_multiprocessors), captured_pace(num_slots, steps, _PIECE_SIZES)
 
 
 def _free_bytes(device: torch.device) -> int:
