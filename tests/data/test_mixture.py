@@ -61,6 +61,11 @@ def test_whole_weights_need_no_chance():
     assert {times((i,), 1.5) for i in range(50)} == {1, 2}
 
 
+def test_an_empty_name_is_not_the_present_folder():
+    with pytest.raises(ConfigInvalid, match="empty"):
+        data_files([""])
+
+
 def test_a_colon_in_a_file_name_is_no_weight(tmp_path: Path):
     odd = write(tmp_path / "a:2", "x")
     assert [(f.path, f.weight) for f in data_files([odd])] == [(odd, 1.0)]

@@ -6,6 +6,7 @@ import pytest
 from byte_tokenizer import CHATML, THINKING, save_target_with
 from eyas.contract.json_file import JsonInvalid
 from eyas.data.prepare import ConfigInvalid, MaskUseless, PrepareConfig, prepare
+from eyas.data.read_conversations import DataMissing
 from eyas.data.row_store import Rows
 from eyas.data.target_text import TemplateMissing, TokenizerUnloadable, load_target_text
 from eyas.records.atomic import OutputExists
@@ -70,6 +71,12 @@ def test_excluded_prompts_are_left_out_counted_and_part_of_the_fingerprint(targe
     assert supervised_text(target, tmp_path / "rows") == ["Yo<|im_end|>"]
     assert done.manifest.dropped == {"shares 8 words in a row with an excluded prompt": 1}
     assert run(target, data, tmp_path / "all", dry_run=True).manifest.fingerprint != done.manifest.fingerprint
+
+
+def test_a_file_to_exclude_that_is_not_there_is_named_by_its_own_option(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", record("Hi", "Yo"))
+    with pytest.raises(DataMissing, match="--exclude"):
+        run(target, data, tmp_path / "rows", exclude=[tmp_path / "none.jsonl"])
 
 
 def test_cutting_keeps_the_beginning_of_a_long_row(target: Path, tmp_path: Path):

@@ -74,6 +74,8 @@ def test_the_ids_that_a_target_wrote_are_read_with_what_they_are_of():
         {"ids": [1, 2, 3], "answers": [[2, 1]]},
         {"ids": [1, 2, 3], "answers": []},
         {"ids": [1, -2, 3], "answers": [[1, 3]]},
+        {"ids": [1, 2**31, 3], "answers": [[1, 3]]},
+        {"ids": [1, 2**80, 3], "answers": [[1, 3]]},
         {"ids": [1, "2", 3], "answers": [[1, 3]]},
         {"ids": [True, 2, 3], "answers": [[1, 3]]},
         {"ids": [], "answers": []},

@@ -13,6 +13,7 @@ from eyas.data.row_store import Rows
 from eyas.data.target_text import load_target_text
 from eyas.data.turn_slot import UserSlotUnclear
 from eyas.data.writing_config import WritingConfig
+from eyas.data.written_data import WrittenDamaged
 from eyas.records.atomic import OutputExists
 from eyas.talk import Silent
 
@@ -180,6 +181,49 @@ def test_a_finished_self_chat_is_not_written_again_and_other_options_are_refused
     assert set(second.asked) == {"user-1", "answer-1"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"schema": "eyas.written/9"},
+        {"weights": []},
+        {"weights": {}},
+        {"weights": {"conversations.jsonl": "2"}},
+        {"weights": {"conversations.jsonl": -2}},
+        {"weights": {"conversations.jsonl": float("nan")}},
+        {"weights": {"../rows.jsonl": 1.0}},
+        {"weights": {"other.jsonl": 1.0}},
+        {"counts": 7},
+        {"counts": {}},
+        {"dropped": {"x": {}}},
+        "{",
+        "[]",
+        '{"a":' * 20_000,
+        "conversations.jsonl",
+    ],
+)
+def test_a_damaged_self_chat_is_refused_and_written_anew_on_demand(target, tmp_path, change):
+    run(target, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird."])), self_chat=2)
+    path = tmp_path / "rows.self-chat" / "written.json"
+    if change == "conversations.jsonl":
+        path.with_name(change).unlink()
+    elif isinstance(change, str):
+        path.write_text(change)
+    else:
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+    writer = RecordedWriter(Numbered(user=USERS[:2], answer=["A bird."]))
+    with pytest.raises(WrittenDamaged, match="--replace"):
+        run(target, tmp_path / "rows", writer, self_chat=2)
+    run(target, tmp_path / "rows", writer, self_chat=2, replace=True)
+    assert run(target, tmp_path / "rows", writer, self_chat=2).was_there
+
+
+def test_turns_end_when_no_conversation_is_left(target, tmp_path):
+    writer = RecordedWriter(Numbered(user=USERS[:2], answer=["It never ends…"]))
+    run(target, tmp_path / "rows", writer, self_chat=2, chat_turns=10**12)
+    assert set(writer.asked) == {"user-1", "answer-1"}
+
+
 def test_further_turns_go_on_the_ids_that_were_written(target, tmp_path):
     writer = RecordedWriter(Numbered(user=[*USERS[:2], "And a third thing"], answer=["A bird.", "Rain…", "Yes."]))
     run(target, tmp_path / "rows", writer, self_chat=2, chat_turns=2)
@@ -263,6 +307,9 @@ def test_a_prompt_with_no_room_for_an_answer_is_left_out(target, tmp_path):
         {"self_chat": 1, "regenerate": True},
         {"answer_temperature": ()},
         {"answer_temperature": (-1.0,)},
+        {"answer_temperature": (float("inf"),)},
+        {"user_temperature": float("nan")},
+        {"system": ("fine", "\udcff")},
         {"user_top_p": 0.0},
         {"chat_turns": 0},
         {"max_batch": 0},

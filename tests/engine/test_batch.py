@@ -12,7 +12,7 @@ import torch
 from eyas.decode.chain import rule_for
 from eyas.decode.sampling import Sampling
 from eyas.engine.batch import BatchGenerator, Completion, Request
-from eyas.engine.batch_file import CompletionsOfAnotherRun, complete_to_file
+from eyas.engine.batch_file import CompletionsDamaged, CompletionsInUse, CompletionsOfAnotherRun, complete_to_file
 from eyas.engine.batch_model import BatchLlama, bytes_per_position
 from eyas.engine.batch_plan import BatchMemoryTooSmall, plan_batch
 from eyas.engine.batch_runner import BatchRunner, Pace, captured_pace
@@ -223,6 +223,53 @@ def test_answers_of_another_run_are_not_mixed_in(tmp_path: Path, change: str):
 
     with pytest.raises(CompletionsOfAnotherRun, match="completions-of-another-run"):
         complete_to_file(out, asked, Writer(), target="other" if change == "target" else "t", talk=Silent())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"\0\0",
+        b"\xff\xfe",
+        b"[]",
+        b"[" * 100_000,
+        b'{"id": "r0", "finish": "stop"}',
+        b'{"id": ["r0"], "ids": [1], "finish": "stop"}',
+        b'{"id": "r0", "ids": "abc", "finish": "stop"}',
+        b'{"id": "r0", "ids": [], "finish": "stop"}',
+        b'{"id": "r0", "ids": [-1], "finish": "stop"}',
+        b'{"id": "r0", "ids": [1000000000000000000000], "finish": "stop"}',
+        b'{"id": "r0", "ids": [1], "finish": "other"}',
+    ],
+)
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_damaged_line_is_named_and_nothing_is_lost(tmp_path: Path, line: bytes, number: int):
+    out = tmp_path / "answers.jsonl"
+    complete_to_file(out, requests(3), Writer(), target="t", talk=Silent())
+    lines = out.read_bytes().splitlines()
+    out.write_bytes(b"\n".join([*lines[: number - 1], line, *lines[number:]]) + b"\n")
+    damaged = out.read_bytes()
+
+    with pytest.raises((CompletionsDamaged, CompletionsOfAnotherRun)) as caught:
+        complete_to_file(out, requests(3), Writer(), target="t", talk=Silent())
+    assert f"{out}" in str(caught.value)
+    assert number == 1 or f"{out}:2" in str(caught.value)
+    assert out.read_bytes() == damaged
+
+
+def test_two_runs_do_not_write_one_file_at_once(tmp_path: Path):
+    out, refused = tmp_path / "answers.jsonl", []
+
+    class Meeting(Writer):
+        def __call__(self, asked: Sequence[Request]) -> Iterable[Completion]:
+            with pytest.raises(CompletionsInUse) as caught:
+                complete_to_file(out, requests(3), Writer(), target="t", talk=Silent())
+            refused.append(str(caught.value))
+            return super().__call__(asked)
+
+    found = complete_to_file(out, requests(3), Meeting(), target="t", talk=Silent())
+    assert len(refused) == 1
+    assert complete_to_file(out, requests(3), Writer(dies_after=0), target="t", talk=Silent()) == found
 
 
 def test_from_a_folder_to_a_file(tmp_path: Path):

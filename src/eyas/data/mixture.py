@@ -49,6 +49,10 @@ def times(row: Sequence[int], weight: float) -> int:
 
 def _path_and_weight(named: str | Path) -> tuple[Path, float]:
     text = str(named)
+    if not text:
+        raise ConfigInvalid(
+            "--data is empty", "--data ''", "it would mean the present folder", "name a file, or `.` for this folder"
+        )
     head, colon, tail = text.rpartition(":")
     if not colon or not head or Path(text).exists():
         return Path(named), 1.0

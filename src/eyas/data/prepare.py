@@ -84,7 +84,7 @@ def prepare(
     """
     writing = writing or WritingConfig()
     _require_doable(data, writing, dry_run)
-    files, exclude = data_files(data, talk), list_files(exclude, all_splits=True)
+    files, exclude = data_files(data, talk), list_files(exclude, all_splits=True, flag="--exclude")
     text = load_target_text(target, json.loads(config.template_options))
     exclude_prints = [fingerprint.of_file(path) for path in exclude]
     excluded = Exclusion.read(exclude, text.tokenizer)

@@ -48,13 +48,16 @@ def read_conversations(paths: Sequence[Path]) -> Iterator[Conversation]:
                 raise _malformed(path, line, str(error)) from error
 
 
-def list_files(paths: Sequence[Path], talk: Talk | None = None, *, all_splits: bool = False) -> list[Path]:
+def list_files(
+    paths: Sequence[Path], talk: Talk | None = None, *, all_splits: bool = False, flag: str = "--data"
+) -> list[Path]:
     """The data files that `paths` stand for: files as they are, folders by the .jsonl(.gz, .xz), .parquet and .arrow
     in them, as a data set's repository has them or `Dataset.save_to_disk` writes them.
 
     Args:
         talk: told of files left out.
         all_splits: also take test splits of a folder that has one for training.
+        flag: that named the paths.
 
     Raises:
         DataMissing: a path does not exist, or a folder holds no data file.
@@ -64,12 +67,12 @@ def list_files(paths: Sequence[Path], talk: Talk | None = None, *, all_splits: b
         if path.is_dir():
             found = sorted(p for p in path.rglob("*") if p.is_file() and _is_data(p))
             if not found:
-                raise _missing(path, "it holds no .jsonl, .parquet or .arrow file")
+                raise _missing(flag, path, "it holds no .jsonl, .parquet or .arrow file")
             files += found if all_splits else _for_training(path, found, talk)
         elif path.is_file():
             files.append(path)
         else:
-            raise _missing(path, "it does not exist or is no file")
+            raise _missing(flag, path, "it does not exist or is no file")
     return files
 
 
@@ -166,9 +169,9 @@ def _without_nulls(value: Any) -> Any:
     return value
 
 
-def _missing(path: Path, why: str) -> DataMissing:
+def _missing(flag: str, path: Path, why: str) -> DataMissing:
     return DataMissing(
-        f"there is no data in {path}", f"--data {path}", why, f"give JSONL files with one conversation a line: {_FORM}"
+        f"there is no data in {path}", f"{flag} {path}", why, f"give JSONL files with one conversation a line: {_FORM}"
     )
 
 

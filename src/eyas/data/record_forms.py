@@ -137,8 +137,10 @@ def _written(rows: Any) -> list[WrittenRow]:
         raise FormUnknown(f"`written` holds no rows of ids and answers: {type(error).__name__}: {error}") from None
     for row in found:
         places = [0, *(place for answer in row.answers for place in answer), len(row.ids)]
-        if not isinstance(row.ids, list) or not row.ids or set(map(type, row.ids)) != {int} or min(row.ids) < 0:
+        if not isinstance(row.ids, list) or not row.ids or set(map(type, row.ids)) != {int}:
             raise FormUnknown("`ids` of `written` is no list of at least one token id")
+        if min(row.ids) < 0 or max(row.ids) >= 2**31:
+            raise FormUnknown("`ids` of `written` holds numbers that are no token ids")
         if places != sorted(places) or len(places) == 2:
             raise FormUnknown(f"`answers` of `written` lie outside its {len(row.ids)} ids or out of order")
     return found

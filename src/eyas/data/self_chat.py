@@ -56,6 +56,8 @@ class SelfChat:
         dialogues, dropped = [self._new(number) for number in range(self.config.self_chat)], Counter[str]()
         for turn in range(1, self.config.chat_turns + 1):
             going = [dialogue for dialogue in dialogues if dialogue.is_open]
+            if not going:
+                break
             if turn > 1:
                 answering.prepare_next(going)
             talk.line(f"turn {turn}: the target writes {len(going)} user turns")

@@ -1,6 +1,7 @@
 """What the target is asked to write: user turns, answers, how much and how random."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -67,8 +68,11 @@ class WritingConfig:
             problems.append(f"max_batch = {self.max_batch}, wanted 1 or more")
         if self.self_chat and self.regenerate:
             problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
-        if not self.answer_temperature or not all(t >= 0 for t in (*self.answer_temperature, self.user_temperature)):
-            problems.append("temperatures are 0 or more, at least one for answers")
+        temperatures = (*self.answer_temperature, self.user_temperature)
+        if not self.answer_temperature or not all(0 <= t < inf for t in temperatures):
+            problems.append("temperatures are 0 or more, finite, at least one for answers")
+        if not all(_is_text(prompt) for prompt in self.system):
+            problems.append("system holds bytes that are no UTF-8")
         if not all(0 < p <= 1 for p in (self.user_top_p, self.answer_top_p)):
             problems.append("top_p is in (0, 1]")
         if problems:
@@ -78,3 +82,8 @@ class WritingConfig:
                 "; ".join(problems),
                 "see `eyas prepare --help`",
             )
+
+
+def _is_text(given: str) -> bool:
+    """Half of a surrogate pair, which an odd byte on the command line becomes, is no text."""
+    return given.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in given)

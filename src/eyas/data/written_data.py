@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from eyas.data.self_chat import SelfChat
 from eyas.data.target_text import TargetText
 from eyas.data.target_writer import TargetWriter, Writes, writer_fingerprint
 from eyas.data.writing_config import WritingConfig
+from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_file, write_text
 from eyas.talk import Talk
@@ -31,6 +33,12 @@ DONE = "written.json"
 # Raise when the texts written for the same options change.
 _RULES = 1
 _NOT_OF_THE_TEXT = ("device", "max_batch")
+
+
+class WrittenDamaged(EyasError):
+    """What an earlier run has left is not what it wrote."""
+
+    code = "written-damaged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,7 @@ def write_data(
 
     Raises:
         OutputExists: the folder holds data of another job.
+        WrittenDamaged: it holds data of this job, and not all or other than was written.
         UserSlotUnclear, CompletionsOfAnotherRun: see there.
     """
     kind = "self-chat" if job.config.self_chat else "regenerated"
@@ -170,24 +179,51 @@ def _save(folder: Path, written: _Written, job: WritingJob, print_: str) -> None
 def _standing(folder: Path, print_: str, replace: bool) -> _Written | None:
     """What an earlier run of the same job has left whole; None when there is work to do."""
     path = folder / DONE
-    document: Mapping[str, Any] = {}
     if path.exists():
         try:
-            document = json.loads(path.read_text())
+            document = _document(path)
             if document["fingerprint"] == print_:
-                return _Written(
-                    files={}, weights=document["weights"], counts=document["counts"], dropped=document["dropped"]
-                )
-        except (ValueError, KeyError, TypeError):
-            document = {}
+                return _whole(document, folder)
+            damage = None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            document, damage = {}, f"{type(error).__name__}: {error}"
+        if not replace and damage is not None:
+            raise WrittenDamaged(
+                f"{folder} is damaged",
+                str(path),
+                damage,
+                "give --replace to write it anew, or choose another --out",
+            )
         if not replace:
             raise OutputExists(
                 f"{folder} holds other data",
                 str(path),
-                f"it was written as {document.get('fingerprint', '?')}; target and options give {print_}",
+                f"it was written as {document['fingerprint']}; target and options give {print_}",
                 "use it with --data, choose another --out, or give --replace",
             )
     if replace and folder.is_dir():
         for old in [*folder.glob("*.completions"), *folder.glob("*.jsonl"), path]:
             old.unlink(missing_ok=True)
     return None
+
+
+def _document(path: Path) -> Mapping[str, Any]:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or document["schema"] != SCHEMA:
+        raise ValueError(f"it is no object with the schema {SCHEMA}")
+    return document
+
+
+def _whole(document: Mapping[str, Any], folder: Path) -> _Written:
+    """What a document of `_save` says, where its files are there; ValueError, KeyError or TypeError otherwise."""
+    weights, counts, dropped = (dict(document[name]) for name in ("weights", "counts", "dropped"))
+    if not weights or not all(type(w) in (int, float) and 0 < w < inf for w in weights.values()):
+        raise ValueError("`weights` names no files with a number above 0 each")
+    if not all(type(n) is int for n in (*counts.values(), *dropped.values())):
+        raise ValueError("`counts` or `dropped` holds something else than whole numbers")
+    missing = [name for name in weights if "/" in name or not (folder / name).is_file()]
+    if missing:
+        raise ValueError(f"{', '.join(missing)}: not there")
+    written = _Written(files={}, weights=weights, counts=counts, dropped=dropped)
+    written.summary()  # KeyError where a count is missing
+    return written

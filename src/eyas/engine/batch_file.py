@@ -1,10 +1,12 @@
 """Answers on disk, one JSON line each, appended as they come: a run that was killed goes on where it stopped."""
 
+import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from eyas.engine.batch import Completion, Request
 from eyas.errors import EyasError
@@ -19,6 +21,18 @@ class CompletionsOfAnotherRun(EyasError):
     """The file holds answers of other requests or of another target."""
 
     code = "completions-of-another-run"
+
+
+class CompletionsDamaged(EyasError):
+    """A whole line of the file is no answer."""
+
+    code = "completions-damaged"
+
+
+class CompletionsInUse(EyasError):
+    """Another process is writing the file."""
+
+    code = "completions-in-use"
 
 
 def run_fingerprint(target: str, requests: Sequence[Request]) -> str:
@@ -51,14 +65,18 @@ def complete_to_file(
 
     Raises:
         CompletionsOfAnotherRun: the file was begun for other requests, settings or another target.
+        CompletionsDamaged: a line is none that was written here.
+        CompletionsInUse: another process is at it.
     """
     assert len({r.id for r in requests}) == len(requests), "requests are told apart by their ids"
     print_ = run_fingerprint(target, requests)
-    done = _read(path, print_)
-    if done:
-        talk.line(f"{path}: {len(done)} of {len(requests)} answers are there, going on with the others")
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab") as file:
+        _take(file, path)
+        done = _read(path, print_)
+        if done:
+            talk.line(f"{path}: {len(done)} of {len(requests)} answers are there, going on with the others")
+        file.seek(0, os.SEEK_END)
         if file.tell() == 0:
             file.write(_line({"schema": SCHEMA, "run": print_, "num_requests": len(requests)}))
         for number, completion in enumerate(run([r for r in requests if r.id not in done]), start=1):
@@ -72,25 +90,66 @@ def complete_to_file(
     return done
 
 
+def _take(file: IO[bytes], path: Path) -> None:
+    """Keep other processes out until `file` is closed: two of them would write two heads and every answer twice."""
+    with contextlib.suppress(OSError):  # a file system without locks
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CompletionsInUse(
+                f"{path} is being written",
+                str(path),
+                "another process holds it: the same command runs already",
+                "wait until it is done, or choose another file (--out)",
+            ) from None
+
+
 def _read(path: Path, print_: str) -> dict[str, Completion]:
     """Whole lines of an earlier run; a line cut short by a kill is removed from the file."""
-    if not path.exists():
-        return {}
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
         os.truncate(path, len(whole))
-    lines = [json.loads(line) for line in whole.splitlines()]
+    lines = whole.splitlines()
     if not lines:
         return {}
-    if lines[0].get("schema") != SCHEMA or lines[0].get("run") != print_:
+    head = _parsed(lines[0], path, 1)
+    if head.get("schema") != SCHEMA or head.get("run") != print_:
         raise CompletionsOfAnotherRun(
             f"{path} holds answers of another run",
             str(path),
             "its requests, their settings or the target differ from the present ones: mixing them would be silent",
             "choose another file, or delete this one",
         )
-    return {r["id"]: Completion(id=r["id"], ids=tuple(r["ids"]), finish=r["finish"]) for r in lines[1:]}
+    found = [_completion(_parsed(line, path, number), path, number) for number, line in enumerate(lines[1:], start=2)]
+    return {completion.id: completion for completion in found}
+
+
+def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, number, f"{type(error).__name__}: {error}") from error
+    if not isinstance(record, dict):
+        raise _damaged(path, number, f"a JSON {type(record).__name__}, not an object")
+    return record
+
+
+def _completion(record: dict[str, Any], path: Path, number: int) -> Completion:
+    name, ids, finish = (record.get(key) for key in ("id", "ids", "finish"))
+    are_ids = isinstance(ids, list) and bool(ids) and all(type(i) is int and 0 <= i < 2**31 for i in ids)
+    if not isinstance(name, str) or not are_ids or finish not in ("stop", "length"):
+        raise _damaged(path, number, "it wants an `id`, `ids` (one token id or more) and a `finish` of stop or length")
+    return Completion(id=name, ids=tuple(ids or ()), finish=finish)
+
+
+def _damaged(path: Path, number: int, why: str) -> CompletionsDamaged:
+    return CompletionsDamaged(
+        f"line {number} of {path.name} is no answer",
+        f"{path}:{number}",
+        why,
+        "delete the file to write all of its answers anew, or this line and those after it to keep what came before",
+    )
 
 
 def _line(document: dict[str, Any]) -> bytes:
