@@ -1,7 +1,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from eyas.data.row_store import RowArrays, Rows, RowWriter
 from eyas.data.tokenise import TokenRow
@@ -58,6 +60,43 @@ def test_a_truncated_array_file_is_damage(tmp_path: Path):
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(RowsUnreadable):
         Rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("token_ids", lambda ids: ids.astype(np.float32), "float32"),
+        ("token_ids", lambda ids: -ids.astype(np.int32), "negative"),
+        ("is_supervised", lambda flags: flags.astype(np.uint8), "uint8"),
+        ("is_supervised", lambda flags: np.concatenate([flags, [False]]), "one entry a token"),
+        ("row_starts", lambda starts: starts.astype(np.float32), "float32"),
+        ("row_starts", lambda starts: starts * 0, "does not divide"),
+        ("row_starts", lambda starts: starts[[0, 2, 1]], "does not divide"),
+        ("row_starts", lambda starts: starts - 1, "does not divide"),
+        ("row_starts", lambda starts: np.array([0, 10**12, 5]), "does not divide"),
+        ("row_starts", lambda starts: starts[:0], "does not divide"),
+        ("row_starts", lambda starts: np.array([0, 4, 5]), "at most"),
+    ],
+)
+def test_arrays_that_are_no_rows_are_damage(tmp_path: Path, name: str, change, why: str):
+    tensors = load_file(write(tmp_path) / TENSORS)
+    save_file({**tensors, name: change(tensors[name])}, tmp_path / TENSORS)
+    with pytest.raises(RowsUnreadable, match=why):
+        Rows(tmp_path)
+
+
+def test_token_ids_that_the_target_does_not_have_are_damage(tmp_path: Path):
+    rows = Rows(write(tmp_path))
+    rows.require_within(6)
+    with pytest.raises(RowsUnreadable, match="token id 5"):
+        rows.require_within(5)
+
+
+@pytest.mark.parametrize("text", ["[]", '"a"', "[" * 100_000, "{"])
+def test_a_manifest_that_is_no_object_is_damage(tmp_path: Path, text: str):
+    (write(tmp_path) / MANIFEST).write_text(text)
+    with pytest.raises(RowsUnreadable):
+        read_manifest(tmp_path)
 
 
 def test_another_schema_and_no_folder_are_told_apart_from_rows(tmp_path: Path):

@@ -175,6 +175,8 @@ def test_going_on_from_a_draft_keeps_its_shape_and_map_and_refuses_another(input
     torch.testing.assert_close(first["fc.weight"], second["fc.weight"], atol=1e-4, rtol=0.02)
     with pytest.raises(TrainConfigInvalid, match="--num-layers 2; --aux-norm per-state"):
         run(inputs, tmp_path / "third", replace(CONFIG, shape=shape), init_from=tmp_path / "first")
+    with pytest.raises(TrainConfigInvalid, match="--aux-boundaries 1 2 4"):
+        run(inputs, tmp_path / "third", replace(CONFIG, aux_boundaries=(1, 2, 4)), init_from=tmp_path / "first")
 
 
 def test_shapes_that_cannot_be_are_refused_all_at_once():

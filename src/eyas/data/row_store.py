@@ -142,10 +142,16 @@ class Rows:
             self._starts: NDArray[np.int64] = tensors["row_starts"]
         except (OSError, KeyError, SafetensorError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+        reason = _why_no_rows(self._ids, self._supervised, self._starts)
+        if reason is not None:
+            raise _damaged(folder, reason)
         counted = (len(self._starts) - 1, len(self._ids), int(self._supervised.sum()))
         stated = (self.manifest.num_rows, self.manifest.num_tokens, self.manifest.num_supervised)
+        longest = int((self._starts[1:] - self._starts[:-1]).max(initial=0))
         if counted != stated:
             raise _damaged(folder, f"{MANIFEST} says {stated} rows, tokens, supervised tokens; {TENSORS} has {counted}")
+        if self.manifest.longest != longest:
+            raise _damaged(folder, f"{MANIFEST} says {self.manifest.longest} tokens at most; {TENSORS} has {longest}")
 
     def __len__(self) -> int:
         return len(self._starts) - 1
@@ -163,12 +169,32 @@ class Rows:
         """Tokens of one row."""
         return int(self._starts[index + 1] - self._starts[index])
 
+    def require_within(self, vocab_size: int) -> None:
+        """Raise `RowsUnreadable` where a token id is none of the `vocab_size` that the target has."""
+        highest = int(self._ids.max(initial=0))
+        if highest >= vocab_size:
+            raise _damaged(self.folder, f"it holds the token id {highest}; the target has {vocab_size}")
+
     def supervised_counts(self, vocab_size: int) -> "NDArray[np.int64]":
         """How often each token id is supervised, [vocab_size]."""
         import numpy as np
 
         counts: NDArray[np.int64] = np.bincount(self._ids[self._supervised], minlength=vocab_size)
         return counts
+
+
+def _why_no_rows(
+    ids: "NDArray[np.integer[Any]]", supervised: "NDArray[np.bool_]", starts: "NDArray[np.int64]"
+) -> str | None:
+    """What is wrong with a folder's arrays, None if they are rows."""
+    kinds = (ids.dtype.name, supervised.dtype.name, starts.dtype.name)
+    if kinds[0] not in ("uint16", "int32") or kinds[1:] != ("bool", "int64"):
+        return f"token_ids, is_supervised and row_starts are {', '.join(kinds)}"
+    if (ids.ndim, supervised.ndim, starts.ndim) != (1, 1, 1) or len(ids) != len(supervised):
+        return "the arrays are not one entry a token"
+    if not len(starts) or starts[0] != 0 or starts[-1] != len(ids) or not (starts[1:] > starts[:-1]).all():
+        return f"row_starts does not divide {len(ids)} tokens into rows"
+    return "a token id is negative" if int(ids.min(initial=0)) < 0 else None
 
 
 def _damaged(folder: Path, why: str) -> RowsUnreadable:

@@ -104,7 +104,7 @@ def read_manifest(folder: Path) -> RowsManifest:
             raise ValueError(f"schema is {schema!r}, wanted {SCHEMA!r}")
         sources = tuple(Source(**source) for source in document.pop("sources"))
         return RowsManifest(sources=sources, notes=tuple(document.pop("notes")), **document)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RowsUnreadable(
             f"{folder} is no folder of tokenised rows",
             str(folder / MANIFEST),

@@ -107,7 +107,7 @@ def make_plan(
         device_type: "cpu" or "cuda": where it will run, for the estimate of memory.
 
     Raises:
-        RowsUnreadable: no rows in the folder.
+        RowsUnreadable: no rows in the folder, or token ids that the target does not have.
         RowsOfAnotherTarget: tokenizer or template differ.
         DraftVocabTooLarge: larger than the target's.
         TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
@@ -120,10 +120,12 @@ def make_plan(
     manifest = rows.manifest
     tensors = read_checkpoint(target_folder).tensors
     vocab_size = target.vocab_size or 0
+    if vocab_size:
+        rows.require_within(vocab_size)
     vocabulary = None
     if init_from is not None:
-        _require_no_shape(config, init_from)
         spec = open_draft(init_from, target)
+        _require_no_shape(config, init_from, spec)
     else:
         vocabulary = choose_vocabulary(rows.supervised_counts(vocab_size), config.draft_vocab_size)
         size = len(vocabulary.ids)
@@ -194,12 +196,15 @@ def _require_same_text(target: TargetSpec, rows: Rows) -> None:
         )
 
 
-def _require_no_shape(config: TrainConfig, init_from: Path) -> None:
-    if config.shape != DraftShape():
+def _require_no_shape(config: TrainConfig, init_from: Path, spec: DraftSpec) -> None:
+    changed = _changed(config.shape)
+    if config.aux_boundaries is not None and config.aux_boundaries != spec.aux_boundaries:
+        changed["aux_boundaries"] = " ".join(map(str, config.aux_boundaries))
+    if changed:
         raise TrainConfigInvalid(
             "a draft that is gone on with keeps its shape",
             f"--init-from {init_from}",
-            "; ".join(f"--{name.replace('_', '-')} {value}" for name, value in _changed(config.shape).items()),
+            "; ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items()),
             "leave these options out, or train a new draft",
         )
 
