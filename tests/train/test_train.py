@@ -26,7 +26,7 @@ from eyas.models.placement import place
 from eyas.models.save_draft import DraftUnwritable
 from eyas.models.target import Target
 from eyas.records.atomic import OutputExists
-from eyas.records.checkpoint import METRICS, STATE, resume_folder
+from eyas.records.checkpoint import METRICS, STATE, TENSORS, resume_folder
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.replay.eval_config import EvalConfig
@@ -209,6 +209,76 @@ def test_a_damaged_checkpoint_is_told_apart_from_a_foreign_one(inputs, tmp_path:
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(CheckpointDamaged, match="--restart"):
         run(request)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        (STATE, lambda text: '"a"'),
+        (STATE, lambda text: "[" * 100_000),
+        (STATE, lambda text: text.replace('"step": 2', '"step": "2"')),
+        (STATE, lambda text: text.replace('"step": 2', '"step": 2.0')),
+        (STATE, lambda text: text.replace('"step": 2', '"step": -2')),
+        (STATE, lambda text: text.replace('"step": 2', '"step": 6')),
+        (STATE, lambda text: json.dumps(json.loads(text) | {"run": None})),
+        (METRICS, lambda text: "null\n"),
+        (METRICS, lambda text: ""),
+        (METRICS, lambda text: text + text),
+        (METRICS, lambda text: text.replace('"loss": ', '"loss": "x", "l": ')),
+    ],
+)
+def test_a_checkpoint_that_contradicts_itself_is_damage(inputs, kept, tmp_path: Path, name: str, change):
+    request = request_for(inputs, tmp_path / "draft")
+    folder = shutil.copytree(kept, resume_folder(request.out))
+    text = (folder / name).read_text()
+    assert change(text) != text
+    (folder / name).write_text(change(text))
+    with pytest.raises(CheckpointDamaged, match="--restart"):
+        run(request)
+
+
+@pytest.mark.parametrize("kind", ["draft", "exp_avg", "rng"])
+def test_a_checkpoint_with_tensors_of_another_shape_or_dtype_is_damage(inputs, kept, tmp_path: Path, kind: str):
+    request = request_for(inputs, tmp_path / "draft")
+    folder = shutil.copytree(kept, resume_folder(request.out))
+    tensors = load_file(folder / TENSORS)
+    key = next(key for key in tensors if key.startswith(f"{kind}."))
+    changed = tensors[key].float() if kind == "rng" else tensors[key][:1].clone()
+    save_file({**tensors, key: changed}, folder / TENSORS)
+    with pytest.raises(CheckpointDamaged, match="--restart"):
+        run(request)
+
+
+def test_a_run_stopped_by_its_first_step_begins_again(inputs, tmp_path: Path):
+    request, bad = request_for(inputs, tmp_path / "draft"), replace(CONFIG, steps=2)
+    plan = plan_train(request, bad, Silent())
+    whole = Trainer.start_step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "start_step", lambda self, rows, number: _broken(self, whole, rows, number))
+        with pytest.raises(TrainingDiverged):
+            train(request, bad, plan, Silent())
+    assert json.loads((resume_folder(request.out) / STATE).read_text())["step"] == 0
+
+    assert len(run(request, bad).metrics) == 2
+
+
+def _broken(trainer: Trainer, whole, rows, number: int):
+    """A step with a weight that is no number, as bad memory would make it."""
+    weight = next(iter(trainer.draft.parameters()))
+    with torch.no_grad():
+        weight[0] = float("nan")
+    return whole(trainer, rows, number)
+
+
+@pytest.fixture(scope="module")
+def kept(inputs: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a run leaves that was stopped after two steps."""
+    request = request_for(inputs, tmp_path_factory.mktemp("kept") / "draft")
+    with pytest.MonkeyPatch.context() as patch:
+        stop_before(2, patch)
+        with pytest.raises(Stopped):
+            run(request)
+    return resume_folder(request.out)
 
 
 def test_an_existing_draft_is_never_overwritten(inputs, tmp_path: Path):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from eyas.errors import EyasError
 from eyas.records.atomic import atomic_folder
 from eyas.records.checkpoint import METRICS, SCHEMA, STATE, TENSORS, CheckpointState
+from eyas.train.journal import steps_of
 from eyas.train.state_tensors import (
     MOMENTS,
     PARTS,
@@ -98,7 +99,9 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
         if document.pop("schema") != SCHEMA:
             raise ValueError(f"another schema than {SCHEMA}")
         state = CheckpointState(**document)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        if not (_is_count(state.step) and _is_count(state.num_tokens) and isinstance(state.run, dict)):
+            raise ValueError("`step`, `num_tokens` or `run` is not what it should be")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(folder, error) from error
     # What went through JSON is compared with what went through JSON: tuples are lists there.
     given = json.loads(json.dumps(run))
@@ -123,19 +126,36 @@ class Restored:
 
 
 def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> Restored:
-    """Put weights, moments and random generators back.
+    """Put weights, moments and random generators back. Of a run stopped by its first step there is nothing to put.
 
     Raises:
-        CheckpointDamaged: tensors are missing or unreadable.
+        CheckpointDamaged: tensors are missing, unreadable or of another shape, or the records are not of these steps.
     """
+    if state.step == 0:
+        return Restored(metrics=[], best=None)
     try:
         tensors = load_file(folder / TENSORS)
         metrics = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+        _require_steps(metrics, state.step)
         put_state_tensors(trainer, _state_tensors_in(folder, trainer, tensors), state.step)
         _set_rng_states(_under("rng.", tensors), trainer.target.device)
-    except (OSError, ValueError, KeyError, SafetensorError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError) as error:
         raise _damaged(folder, error) from error
     return Restored(metrics=metrics, best=_under("best.", tensors) or None)
+
+
+def _require_steps(metrics: Sequence[Any], num_steps: int) -> None:
+    """ValueError, KeyError or TypeError unless the records are those of the steps done, once each."""
+    numbers = [record["step"] for record in steps_of(metrics)]
+    if numbers != list(range(1, num_steps + 1)):
+        raise ValueError(f"{METRICS} does not hold the steps 1 … {num_steps}, once each")
+    needed = [record[name] for record in steps_of(metrics) for name in ("tokens", "seconds", "loss")]
+    if not all(isinstance(value, int | float) for value in needed):
+        raise ValueError(f"{METRICS} holds a loss, time or number of tokens that is no number")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
 
 
 def _state_tensors_in(folder: Path, trainer: Trainer, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -36,10 +36,20 @@ def put_state_tensors(trainer: Trainer, tensors: Mapping[str, Tensor], step: int
     Raises:
         KeyError, RuntimeError: a tensor is missing or has another shape.
     """
+    trained = set(trainer.optimiser.names)
     for name, parameter in _parameters(trainer):
+        for kind in ("draft", *MOMENTS) if name in trained else ("draft",):
+            _require_like(f"{kind}.{name}", tensors[f"{kind}.{name}"], parameter)
         parameter.copy_(tensors[f"draft.{name}"])
     moments = [{kind: tensors[f"{kind}.{name}"] for kind in MOMENTS} for name in trainer.optimiser.names]
     trainer.optimiser.set_moments(step, moments)
+
+
+def _require_like(key: str, tensor: Tensor, parameter: Tensor) -> None:
+    # `copy_` would spread a smaller tensor and round an integer one without a word.
+    if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
+        wanted, found = ((str(t.dtype), tuple(t.shape)) for t in (parameter, tensor))
+        raise RuntimeError(f"{key} is {found}, not {wanted}")
 
 
 def save_parts(folder: Path, trainer: Trainer, shards: Shards) -> None:
