@@ -75,6 +75,48 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path: Path, text):
         expand(path, "train")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("r.yaml", "train: {lr: 1e-3, steps: 2, lr: 2e-3}"),
+        ("r.yaml", "train: {batch_tokens: 1, batch-tokens: 2}"),
+        ("r.yaml", "train: {steps: 1}\ntrain: {steps: 2}"),
+        ("r.json", '{"train": {"steps": 1, "steps": 2}}'),
+        ("r.toml", "[train]\nsteps = 1\nsteps = 2\n"),
+        ("r.toml", "[train]\nbatch_tokens = 1\nbatch-tokens = 2\n"),
+    ],
+)
+def test_an_option_that_stands_there_twice_is_refused(tmp_path: Path, name: str, text: str):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(RecipeUnreadable, match=r"twice|overwrite"):
+        expand(tmp_path / name, "train")
+
+
+def test_sections_of_a_yaml_recipe_may_share_options_and_change_them(tmp_path: Path):
+    (tmp_path / "r.yaml").write_text(
+        "prepare: &both {target: t, out: rows}\ntrain:\n  <<: *both\n  out: draft\n  data: rows\n"
+    )
+    wanted = ["train", "--target", "t", "--out", "draft", "--data", "rows"]
+    assert sorted(expand(tmp_path / "r.yaml", "train")) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("r.yaml", "[" * 50_000),
+        ("r.json", "[" * 100_000),
+        ("r.yaml", "3: {a: 1}"),
+        ("r.yaml", "null: {}"),
+        ("r.yaml", "train: &x {template_options: *x, steps: *x}"),
+        ("r.yaml", "train: {steps: &x {a: *x}}"),
+    ],
+)
+def test_odd_recipes_are_refused_and_no_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str):
+    (tmp_path / name).write_text(text)
+    assert main(["train", "--config", str(tmp_path / name), "--json"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_arguments_without_a_recipe_are_left_alone():
     for arguments in (["train", "--out", "d"], [], ["--help"], ["serve", "--", "--config", "engine.yaml"]):
         assert with_recipe(arguments, build_app()) == arguments

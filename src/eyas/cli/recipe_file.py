@@ -5,7 +5,8 @@ The file holds one section per command, each with that command's options by name
     prepare: {target: smollm2-135m, data: [a.jsonl, b.jsonl], out: rows}
     train:   {target: smollm2-135m, data: rows, out: draft, tokens: 10000, lr: 1.0e-3}
 
-YAML, TOML or JSON. Nothing is guessed: an unknown section or option is an error with the nearest known name.
+YAML, TOML or JSON. Nothing is guessed: an unknown section or option is an error with the nearest known name, and so is
+one that stands there twice.
 """
 
 import difflib
@@ -57,11 +58,14 @@ def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
         Terminal().note(f"{path} has no section `{command}`: nothing taken from it")
         return rest
     options = _options(app[command])
-    normal = {f"--{str(key).replace('_', '-')}": value for key, value in section.items()}
+    normal = _without_twins([(f"--{str(key).replace('_', '-')}", value) for key, value in section.items()], path)
     _require_known(normal, options, f"{path}: {command}", "option")
     # A value may follow as `--lr=1e-3`; short names are told apart by cyclopts itself.
     said = {argument.partition("=")[0] for argument in rest}
-    added = [token for name, value in normal.items() if name not in said for token in _tokens(name, value)]
+    try:
+        added = [token for name, value in normal.items() if name not in said for token in _tokens(name, value)]
+    except (ValueError, RecursionError) as error:  # an alias of YAML inside its own anchor
+        raise _unreadable(path, f"{type(error).__name__}: {error}") from error
     return [rest[0], *added, *rest[1:]]
 
 
@@ -76,14 +80,24 @@ def read_recipe(path: Path) -> Mapping[str, Any]:
         if path.suffix == ".toml":
             document: Any = tomllib.loads(text)
         elif path.suffix == ".json":
-            document = json.loads(text)
+            document = json.loads(text, object_pairs_hook=lambda pairs: _without_twins(pairs, path))
         else:
             document = _yaml(path, text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, f"{type(error).__name__}: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(section, dict) for section in document.values()):
         raise _unreadable(path, "it holds no sections by command")
-    return document
+    return {str(name): section for name, section in document.items()}
+
+
+def _without_twins(pairs: Sequence[tuple[Any, Any]], path: Path) -> dict[Any, Any]:
+    """The mapping; raises `RecipeUnreadable` where a key stands there twice: the first would be lost in silence."""
+    found: dict[Any, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise _unreadable(path, f"{str(key).removeprefix('--')} stands there twice")
+        found[key] = value
+    return found
 
 
 def _yaml(path: Path, text: str) -> Any:
@@ -93,8 +107,15 @@ def _yaml(path: Path, text: str) -> Any:
         raise EnvironmentMissing(
             "YAML recipes need PyYAML", str(path), str(error), "pip install pyyaml, or write the recipe as TOML"
         ) from error
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            names = [(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            _without_twins(names, path)
+            return super().construct_mapping(node, deep)
+
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 
@@ -125,7 +146,7 @@ def _tokens(name: str, value: Any) -> list[str]:
     if isinstance(value, list):
         return [token for item in value for token in (name, str(item))]
     if isinstance(value, dict):
-        return [name, json.dumps(value)]
+        return [name, json.dumps(value, default=str)]
     return [name, str(value)]
 
 
