@@ -145,8 +145,9 @@ def test_of_several_ends_the_cause_is_told(news, kind, says):
 
 
 def test_more_gpus_than_there_are_is_refused_before_a_process_starts(request_for, tmp_path: Path):
-    request = replace(request_for(tmp_path / "d"), device="cuda")
+    request = request_for(tmp_path / "d")
     plan = plan_train(request, CONFIG, Silent())
+    request = replace(request, device="cuda")
     with pytest.raises(EnvironmentMissing):
         train_on(64, request, CONFIG, plan, Silent)
     with pytest.raises(TrainConfigInvalid, match="one GPU cannot be several"):
