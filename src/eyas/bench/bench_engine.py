@@ -20,7 +20,8 @@ from eyas.models.stop_ids import stop_ids_of
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.bench_record import BenchRecord
-from eyas.records.eval_rows import read_eval_rows
+from eyas.records.eval_rows import EvalPrompt, EvalRow, read_eval_rows
+from eyas.replay.replay import check_vocabulary
 from eyas.talk import Talk
 
 
@@ -39,12 +40,14 @@ def bench_engine(
 
     Raises:
         TextsDiffer, BaselineHandicapped: see `run_bench`.
+        RowOutsideVocabulary: a row holds ids that the target does not have.
         What reading the draft, the target and the rows raises (docs/errors.md).
     """
     placement = place(config.dtype, config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     rows = read_eval_rows(data)
+    _require_own_ids(rows, target_folder)
     tokenizer = TargetTokenizer(target_folder)
     prompts = workload(rows, tokenizer.prompt_ids, config.max_prompts)
     num_threads = torch.get_num_threads()
@@ -82,6 +85,14 @@ def bench_engine(
         settings=_about_settings(config, opened, placement),
     )
     return run_bench(opened.engine, prompts, settings, subject, pieces=tokenizer.pieces, talk=talk)
+
+
+def _require_own_ids(rows: Sequence[EvalRow | EvalPrompt], target_folder: Path) -> None:
+    """Raise `RowOutsideVocabulary` before the engine is opened; nothing is known of a target that gives no size."""
+    vocab_size = read_target(target_folder).vocab_size
+    for row in rows:
+        if vocab_size is not None and isinstance(row, EvalRow):
+            check_vocabulary(row, vocab_size)
 
 
 def _rounds(config: BenchConfig, talk: Talk) -> Literal["auto", "readable"]:
