@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from eyas import shipped
-from eyas.cli.app import build_app
+from eyas.cli.app import build_app, main
 from eyas.cli.recipe_file import with_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -165,3 +165,14 @@ def test_the_order_of_turns_is_strict_in_every_conversation():
     for record in conversations():
         for before, after in pairwise(record["messages"]):
             assert before["role"] != after["role"], record["id"]
+
+
+@pytest.mark.smollm2
+def test_check_finds_nothing_wrong_with_the_draft_and_its_target(
+    smollm2_folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    words = ["check", str(shipped.draft_folder()), "--target", str(smollm2_folder), "--for", "sglang==0.5.23", "--json"]
+
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert not [f for f in found["findings"] if f["severity"] in ("warning", "error", "fatal")]
