@@ -1,7 +1,10 @@
+from pathlib import Path
+
 import pytest
 
+from eyas.records.atomic import WriteFailed
 from eyas.train.device_peaks import peak_flops
-from eyas.train.sinks import scalars_of
+from eyas.train.sinks import require_sinks, scalars_of
 
 
 def test_lists_are_told_apart_by_unrolled_step_and_what_is_no_number_is_left_out():
@@ -34,3 +37,12 @@ def test_a_device_is_not_taken_for_another_whose_name_it_holds(name, tflops):
 
 def test_an_unknown_device_has_no_peak():
     assert peak_flops("Some Accelerator 1") is None
+
+
+@pytest.mark.parametrize("below", ["", "runs", "runs/first"])
+def test_a_folder_for_event_files_that_cannot_be_made_is_told_before_the_run(tmp_path: Path, below: str):
+    require_sinks(tmp_path / "to" / "be", None)
+    assert not (tmp_path / "to").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(WriteFailed, match="no folder"):
+        require_sinks(tmp_path / "file" / below, None)

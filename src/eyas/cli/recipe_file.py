@@ -108,11 +108,12 @@ def _yaml(path: Path, text: str) -> Any:
             "YAML recipes need PyYAML", str(path), str(error), "pip install pyyaml, or write the recipe as TOML"
         ) from error
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc, unused-ignore]
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
             names = [(key.value, None) for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
             _without_twins(names, path)
-            return super().construct_mapping(node, deep)
+            made: dict[Any, Any] = super().construct_mapping(node, deep)
+            return made
 
     try:
         return yaml.load(text, Loader)

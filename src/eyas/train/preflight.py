@@ -58,7 +58,7 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
     Raises:
         OutputExists: there is a folder under `request.out`.
         DiskTooSmall: checkpoints and draft would not fit.
-        EnvironmentMissing: wandb is wanted and not installed.
+        EnvironmentMissing, WriteFailed: wandb is wanted and not installed, or TensorBoard's folder cannot be written.
         What `plan.make_plan` raises.
     """
     if request.out.exists():
@@ -68,7 +68,7 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
             "a draft that may have cost days is never overwritten",
             "choose another folder, or delete this one",
         )
-    require_sinks(request.wandb)
+    require_sinks(request.tensorboard, request.wandb)
     device_type = request.placement().device.type
     plan = make_plan(request.target, request.rows, config, request.init_from, request.held_out, device_type)
     _require_disk(request.out, plan, config)
