@@ -109,6 +109,7 @@ def test_sections_of_a_yaml_recipe_may_share_options_and_change_them(tmp_path: P
         ("r.yaml", "null: {}"),
         ("r.yaml", "train: &x {template_options: *x, steps: *x}"),
         ("r.yaml", "train: {steps: &x {a: *x}}"),
+        ("r.json", '{"train": {"out": "a\\u0000b"}}'),
     ],
 )
 def test_odd_recipes_are_refused_and_no_bug(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str):

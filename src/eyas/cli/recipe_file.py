@@ -66,6 +66,8 @@ def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
         added = [token for name, value in normal.items() if name not in said for token in _tokens(name, value)]
     except (ValueError, RecursionError) as error:  # an alias of YAML inside its own anchor
         raise _unreadable(path, f"{type(error).__name__}: {error}") from error
+    if any("\0" in token for token in added):  # which no command line can hold
+        raise _unreadable(path, f"an option of `{command}` holds a NUL")
     return [rest[0], *added, *rest[1:]]
 
 
