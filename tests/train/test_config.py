@@ -91,3 +91,12 @@ def test_a_number_of_processes_that_makes_no_sense_is_refused(gpus, under_torchr
 def test_a_micro_batch_is_as_given_or_as_large_as_the_device_likes():
     assert [TrainConfig().micro_batch_on(device) for device in ("cpu", "cuda")] == [4096, 16384]
     assert TrainConfig(micro_batch_tokens=77).micro_batch_on("cuda") == 77
+
+
+def test_a_draft_that_is_trained_already_takes_smaller_steps():
+    sizes = {"hidden_size": 576, "num_tokens": 1000, "longest": 10}
+
+    new, trained = (resolve(TrainConfig(), **sizes, is_new=is_new) for is_new in (True, False))
+
+    assert trained.lr == pytest.approx(new.lr / 5)
+    assert "trained already" in trained.notes[0]

@@ -39,7 +39,7 @@ def bench_engine(
         talk: progress and notes.
 
     Raises:
-        TextsDiffer, BaselineHandicapped: see `run_bench`.
+        TextsDiffer: see `run_bench`.
         RowOutsideVocabulary: a row holds ids that the target does not have.
         What reading the draft, the target and the rows raises (docs/errors.md).
     """

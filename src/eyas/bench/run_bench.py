@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.bench.arm import Answer, Arm, BenchPrompt
-from eyas.bench.compare import Parts, best_of, compare
+from eyas.bench.compare import Parts, best_of, compare, impossible
 from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm
 from eyas.bench.identity import MAX_LOGIT_GAP, judge
 from eyas.bench.measure import ALL, Measurements, figures, measure
@@ -110,7 +110,6 @@ def run_bench(
 
     Raises:
         TextsDiffer: speculation changed a text.
-        BaselineHandicapped: a speedup that cannot be.
     """
     from eyas.engine.engine import Limits
 
@@ -238,6 +237,9 @@ def _verdict(
     )
     if peer := _peer_share(speeds):
         lines.append(f"the plain arm runs at {peer:.2f} times transformers' generate")
+    refusal = impossible(comparisons)
+    if refusal is not None:
+        lines.insert(0, f"NOT VALID: {refusal.what} ({refusal.where})")
     return f"{best.replace('k=', 'K = ').replace('tree=', 'Tree ')}. " + ". ".join(lines) + "."
 
 

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from eyas import shipped
 from eyas.bench.bench_config import BenchConfig
+from eyas.bench.compare import impossible
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
@@ -43,7 +44,7 @@ def bench(
         JSONL files as `eyas eval` reads them: `prompt_ids` beside `response_ids` (of which only the prompts are used),
         `messages`, or `turns`. Default: the 16 prompts that ship with eyas.
     out
-        Also write the JSON object to this file.
+        Also write the JSON object to this file, also where the run is not valid.
     """
     from eyas.bench.bench_engine import bench_engine
 
@@ -58,6 +59,9 @@ def bench(
     document = record.as_document()
     if out is not None:
         write_text(out, json_module.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    if (refusal := impossible(record.comparisons)) is not None:
+        talk.line(render(document))
+        raise refusal
     return emit(document, render(document), json=json)
 
 

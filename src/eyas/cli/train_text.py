@@ -35,7 +35,8 @@ def plan_text(document: Mapping[str, Any]) -> str:
     rows = document["rows"]
     return (
         f"{rows['num_rows']} rows, {rows['num_tokens']} tokens, {rows['num_supervised']} supervised\n"
-        f"{document['steps']} steps of about {document['batch_tokens']} tokens, {document['tokens']} in all\n"
+        f"{document['steps']} steps of {document['tokens'] // max(1, document['steps'])} tokens on average (at most"
+        f" {document['batch_tokens']}), {document['tokens']} in all\n"
         "nothing written (--dry-run)"
     )
 

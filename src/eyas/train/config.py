@@ -17,6 +17,7 @@ _LR_AT_WIDTH = (1e-3, 576)
 MAX_STEPS = 1_000_000  # every step of a run is laid out in memory before the first
 _MAX_SEED = 2**32 - 1  # `batches` and torch make a 64-bit number of it
 _MAX_THREADS = 1024
+_TRAINED_SHARE = 0.2  # of the learning rate of a new draft
 _MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
 _MAX_PROCESSES = 64
 _NUM_BOUNDARIES = 3
@@ -39,7 +40,7 @@ class TrainConfig:
     epochs: int = 1
     """Passes over the rows, when neither --steps nor --tokens is given."""
     batch_tokens: int | None = None
-    """Tokens per optimiser step, at least one row; by default about 1.5 √(tokens of the run),
+    """Tokens per optimiser step, at least one row; by default 2048 with --steps, else about 1.5 √(tokens of the run),
     a power of two, 256 … 32768."""
     micro_batch_tokens: int | None = None
     """Tokens that go through the models at once, at least one row; more only accumulate gradients. By default 4096 on a
@@ -52,7 +53,7 @@ class TrainConfig:
     step_decay: float = 0.8
     """Weight of step j's loss is step_decay to the power j, in (0, 1]."""
     lr: float | None = None
-    """Peak learning rate of AdamW; by default 1e-3 at width 576, falling with 1 / width."""
+    """Peak learning rate of AdamW; by default 1e-3 at width 576, falling with 1 / width; a fifth with --init-from."""
     warmup_share: float = 0.05
     """Share of the steps over which the learning rate rises linearly, 0 … 1."""
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
@@ -145,20 +146,22 @@ def require_processes(gpus: int, *, under_torchrun: bool) -> None:
         )
 
 
-def resolve(config: TrainConfig, *, hidden_size: int, num_tokens: int, longest: int) -> Resolved:
+def resolve(config: TrainConfig, *, hidden_size: int, num_tokens: int, longest: int, is_new: bool = True) -> Resolved:
     """Fill what the user left open.
 
     Args:
         hidden_size: of the draft.
         num_tokens: in all rows together.
         longest: longest row, in tokens.
+        is_new: the draft starts from nothing; one that is trained already takes smaller steps.
     """
     notes = []
     lr, batch_tokens = config.lr, config.batch_tokens
     if lr is None:
         base, width = _LR_AT_WIDTH
-        lr = base * width / hidden_size
-        notes.append(f"learning rate {lr:.3g} (peak), chosen for width {hidden_size}; --lr changes it")
+        lr = base * width / hidden_size * (1 if is_new else _TRAINED_SHARE)
+        chosen = f"width {hidden_size}" + ("" if is_new else " and a draft that is trained already")
+        notes.append(f"learning rate {lr:.3g} (peak), chosen for {chosen}; --lr changes it")
     if batch_tokens is None:
         total = config.tokens or num_tokens * config.epochs
         batch_tokens = 2048 if config.steps else batch_tokens_for(total)

@@ -138,7 +138,13 @@ def make_plan(
             shape=config.shape,
         )
     dialect_notes = _format_notes(spec, target)
-    resolved = resolve(config, hidden_size=spec.hidden_size, num_tokens=manifest.num_tokens, longest=manifest.longest)
+    resolved = resolve(
+        config,
+        hidden_size=spec.hidden_size,
+        num_tokens=manifest.num_tokens,
+        longest=manifest.longest,
+        is_new=init_from is None,
+    )
     found = None if config.eval_every == 0 else find_held_out(held_out, rows_folder)
     batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
     return TrainPlan(
