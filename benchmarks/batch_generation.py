@@ -22,13 +22,13 @@ import torch
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.decode.sampling import Sampling
-from eyas.engine.batch import BatchGenerator, Request
-from eyas.engine.batch_model import bytes_per_position
-from eyas.engine.batch_plan import BatchPlan
-from eyas.engine.batch_runner import BatchRunner
-from eyas.engine.batch_state import NewRow
+from eyas.engine.batches.generator import BatchGenerator, Request
+from eyas.engine.batches.model import bytes_per_position
+from eyas.engine.batches.open import BatchSettings, plan_for, runner_for
+from eyas.engine.batches.plan import BatchPlan
+from eyas.engine.batches.runner import BatchRunner
+from eyas.engine.batches.state import NewRow
 from eyas.engine.llama_weights import LlamaWeights, read_llama
-from eyas.engine.open_batch import BatchSettings, plan_for, runner_for
 from eyas.models.placement import place
 from eyas.talk import Silent
 

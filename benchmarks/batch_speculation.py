@@ -23,11 +23,11 @@ import torch
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.contract.target_spec import read_target
-from eyas.engine.batch import BatchGenerator, Completion, Request
-from eyas.engine.batch_plan import BatchPlan
-from eyas.engine.batch_runner import BatchRunner
+from eyas.engine.batches.generator import BatchGenerator, Completion, Request
+from eyas.engine.batches.open import BatchSettings, plan_for, runner_for, speculative_runner
+from eyas.engine.batches.plan import BatchPlan
+from eyas.engine.batches.runner import BatchRunner
 from eyas.engine.llama_weights import LlamaWeights, read_llama
-from eyas.engine.open_batch import BatchSettings, plan_for, runner_for, speculative_runner
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft

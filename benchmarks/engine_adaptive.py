@@ -29,10 +29,10 @@ from eyas.cli.target_option import cache_folder
 from eyas.contract.target_spec import read_target
 from eyas.decode.accept_length import pooled
 from eyas.engine.adaptive import AdaptiveDepth
-from eyas.engine.cuda_adaptive import AdaptiveRounds
-from eyas.engine.cuda_engine import FastSettings
-from eyas.engine.cuda_open import open_path, triton_ops
-from eyas.engine.cuda_workspace import key_value_cache
+from eyas.engine.captured.adaptive import AdaptiveRounds
+from eyas.engine.captured.engine import FastSettings
+from eyas.engine.captured.open import open_path, triton_ops
+from eyas.engine.captured.workspace import key_value_cache
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.generation import Generation

@@ -22,11 +22,11 @@ import torch
 
 from eyas.contract.draft_spec import DraftSpec, Rope
 from eyas.decode.accept_length import pooled
-from eyas.engine.cuda_engine import FastEngine
-from eyas.engine.cuda_open import triton_ops
-from eyas.engine.cuda_round import new_round
-from eyas.engine.cuda_tiles import Tile, TileChoice, Way
-from eyas.engine.cuda_weights import FastDraft, FastTarget, fast_draft, fast_target
+from eyas.engine.captured.engine import FastEngine
+from eyas.engine.captured.open import triton_ops
+from eyas.engine.captured.round import new_round
+from eyas.engine.captured.tiles import Tile, TileChoice, Way
+from eyas.engine.captured.weights import FastDraft, FastTarget, fast_draft, fast_target
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.generation import Generation

@@ -15,7 +15,7 @@ from eyas.bench.measure import Measurements, measure
 from eyas.bench.run_bench import BenchSettings, BenchSettingsInvalid, Subject, run_bench
 from eyas.bench.tree_arm import TreePartTimes
 from eyas.decode.tree_shape import TreeShape
-from eyas.engine.cuda_open import open_path
+from eyas.engine.captured.open import open_path
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from byte_tokenizer import byte_tokenizer
-from eyas.engine.batch import Completion, Request
-from eyas.engine.batch_file import complete_to_file
+from eyas.engine.batches.file import complete_to_file
+from eyas.engine.batches.generator import Completion, Request
 from eyas.talk import Silent
 
 TOKENIZER = byte_tokenizer()

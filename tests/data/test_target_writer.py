@@ -16,7 +16,7 @@ from eyas.data.prepare import PrepareConfig, prepare
 from eyas.data.target_text import load_target_text
 from eyas.data.target_writer import TargetWriter
 from eyas.data.writing_config import WritingConfig
-from eyas.engine.batch import Request
+from eyas.engine.batches.generator import Request
 from eyas.records.eval_rows import EvalRow, read_eval_rows
 from eyas.talk import Silent
 from tiny_target import tiny_target
@@ -34,7 +34,7 @@ import sys
 from pathlib import Path
 from eyas.data.prepare import PrepareConfig, prepare
 from eyas.data.writing_config import WritingConfig
-from eyas.engine.batch import Request
+from eyas.engine.batches.generator import Request
 from eyas.talk import Silent
 writing = WritingConfig(device="cpu", max_batch=3, **{OPTIONS})
 prepare(Path(sys.argv[1]), [], Path(sys.argv[2]), PrepareConfig(), Silent(), writing=writing)

@@ -11,9 +11,9 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from eyas.decode.sampling import Sampling, SamplingBatch
-from eyas.engine.batch_model import BatchLlama, Pieces
-from eyas.engine.batch_ops import BatchOps, EagerBatchOps
-from eyas.engine.batch_triton import TritonBatchOps
+from eyas.engine.batches.model import BatchLlama, Pieces
+from eyas.engine.batches.ops import BatchOps, EagerBatchOps
+from eyas.engine.batches.triton_ops import TritonBatchOps
 from eyas.engine.llama_weights import fuse_llama
 from tiny_target import tiny_target
 

@@ -9,13 +9,13 @@ import torch
 
 from eyas.decode.chain import rule_for
 from eyas.decode.sampling import Sampling
-from eyas.engine.batch import BatchGenerator, Completion, Request
-from eyas.engine.batch_draft import BatchDraft
-from eyas.engine.batch_model import BatchLlama
-from eyas.engine.batch_ops import BatchOps
-from eyas.engine.batch_round import BatchSpeculation
-from eyas.engine.batch_runner import BatchRunner, Pace, captured_pace
-from eyas.engine.cuda_weights import FastPathUnsupported
+from eyas.engine.batches.draft import BatchDraft
+from eyas.engine.batches.generator import BatchGenerator, Completion, Request
+from eyas.engine.batches.model import BatchLlama
+from eyas.engine.batches.ops import BatchOps
+from eyas.engine.batches.round import BatchSpeculation
+from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
+from eyas.engine.captured.weights import FastPathUnsupported
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget
@@ -137,7 +137,7 @@ def test_other_drafts_are_refused(name: str):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("num_draft_tokens", [1, 3])
 def test_captured_rounds_write_what_the_single_stream_engine_writes(num_draft_tokens: int):
-    from eyas.engine.batch_triton import TritonBatchOps
+    from eyas.engine.batches.triton_ops import TritonBatchOps
 
     model = tiny_target("llama", vocab_size=VOCAB).to("cuda")
     weights = fuse_llama(model.config.to_dict(), model.state_dict().get)

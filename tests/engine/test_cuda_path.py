@@ -10,8 +10,8 @@ from tiny_captured import BOUNDARIES, VOCAB, tiny_module, tiny_weights
 from eyas.decode.chain import SampledRule
 from eyas.decode.sampling import Sampling
 from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
+from eyas.engine.captured.open import open_path
 from eyas.engine.cost_table import CostTable
-from eyas.engine.cuda_open import open_path
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget

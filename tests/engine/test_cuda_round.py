@@ -7,12 +7,12 @@ import torch
 from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, tiny_module, tiny_weights
 
 from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
+from eyas.engine.captured.engine import CacheTooShort, FastEngine, FastSettings
+from eyas.engine.captured.open import open_captured, open_path, why_not_captured
+from eyas.engine.captured.ops import EagerOps
+from eyas.engine.captured.round import new_round
+from eyas.engine.captured.weights import FastPathUnsupported, fast_draft, fast_target
 from eyas.engine.cost_table import CostTable
-from eyas.engine.cuda_engine import CacheTooShort, FastEngine, FastSettings
-from eyas.engine.cuda_open import open_captured, open_path, why_not_captured
-from eyas.engine.cuda_ops import EagerOps
-from eyas.engine.cuda_round import new_round
-from eyas.engine.cuda_weights import FastPathUnsupported, fast_draft, fast_target
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits, PromptEmpty
 from eyas.engine.llama_target import LlamaTarget

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eyas.engine.cuda_tiles import Tile, TileChoice, Way
+from eyas.engine.captured.tiles import Tile, TileChoice, Way
 
 
 @pytest.mark.parametrize("num_in", [16, 48, 576, 1536, 1728, 2048])

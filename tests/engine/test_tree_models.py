@@ -12,7 +12,7 @@ from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import FAMILIES, fuse_llama
 from eyas.engine.native import NativeKernels
 from eyas.engine.transformers_target import TransformersTarget
-from eyas.engine.tree_runner import TreeDraft, TreeTarget
+from eyas.engine.trees.runner import TreeDraft, TreeTarget
 from eyas.models.target import Target
 from tiny_draft import tiny_draft, tiny_text
 from tiny_target import tiny_target

@@ -13,7 +13,7 @@ from eyas.bench.bench_config import BenchConfig
 from eyas.bench.run_bench import BenchSettings, Subject, run_bench
 from eyas.bench.workload import TargetTokenizer, workload
 from eyas.contract.target_spec import read_target
-from eyas.engine.cuda_round import MOST_DRAFTS
+from eyas.engine.captured.round import MOST_DRAFTS
 from eyas.engine.open_engine import OpenedEngine, open_engine
 from eyas.models.placement import Placement, place
 from eyas.models.stop_ids import stop_ids_of

@@ -11,9 +11,9 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.records.infer_record import InferRecord, Variant
-from eyas.replay.eval_config import EvalConfig
+from eyas.replay.eval_config import ReplayConfig
 
-_DEFAULT = EvalConfig()
+_DEFAULT = ReplayConfig()
 
 
 def infer(
@@ -22,7 +22,7 @@ def infer(
     target: TargetChoice = None,
     probe: Path | None = None,
     data: Annotated[list[Path] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
-    config: Annotated[EvalConfig, Parameter(name="*")] = _DEFAULT,
+    config: Annotated[ReplayConfig, Parameter(name="*")] = _DEFAULT,
     json: JsonFlag = False,
 ) -> int:
     """Which undocumented switches a draft was trained with: each reading of it is replayed, and the best one named.

@@ -13,7 +13,7 @@ from eyas.data.text_codec import decode_many, encode_many
 from eyas.data.turn_slot import answer_end
 from eyas.data.writing_config import WritingConfig
 from eyas.decode.sampling import Sampling
-from eyas.engine.batch import Completion, Request
+from eyas.engine.batches.generator import Completion, Request
 
 _CHUNK = 1024  # conversations rendered and tokenised at a time
 _SEEDS = 2**31

@@ -19,7 +19,7 @@ from eyas.data.text_codec import decode_many, encode_many
 from eyas.data.turn_slot import UserSlot, user_slots
 from eyas.data.writing_config import WritingConfig
 from eyas.decode.sampling import Sampling
-from eyas.engine.batch import Completion, Request
+from eyas.engine.batches.generator import Completion, Request
 from eyas.talk import Talk
 
 

@@ -10,8 +10,8 @@ import torch
 
 from eyas.data.target_text import TargetText
 from eyas.data.writing_config import WritingConfig
-from eyas.engine.batch import Completion, Request
-from eyas.engine.open_batch import BatchSettings, complete_prompts
+from eyas.engine.batches.generator import Completion, Request
+from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.models.placement import Placement, place
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from eyas.contract.target_spec import read_target
-from eyas.engine.cuda_open import Rounds, open_path
+from eyas.engine.captured.open import Rounds, open_path
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
 from eyas.engine.engine import Engine
 from eyas.engine.llama_target import LlamaTarget

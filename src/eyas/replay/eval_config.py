@@ -1,4 +1,4 @@
-"""Options of `eyas eval`. No torch here: the command line is built from this."""
+"""Options of `eyas eval` and `eyas infer`. No torch here: the command line is built from this."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -18,8 +18,8 @@ class EvalConfigInvalid(EyasError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvalConfig:
-    """How to evaluate."""
+class ReplayConfig:
+    """How to replay a draft: what `eyas eval` and `eyas infer` share."""
 
     num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = _DEFAULT_DRAFT_TOKENS
     """Drafts per verify pass, K, the bonus token excluded (1 - 32)."""
@@ -33,9 +33,6 @@ class EvalConfig:
 
     max_new_tokens: int = 256
     """Longest answer, in tokens, where the data holds prompts only and the target has to answer them first."""
-
-    probe_neighbours: bool = False
-    """With --write-probe: also keep the target's states one layer below and above those the draft reads."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """In which target and draft compute. Lower than float32 may flip near-ties between tokens."""
@@ -85,3 +82,11 @@ class EvalConfig:
     def depth(self) -> int:
         """Most drafts that a round can accept: the tree's depth, or K."""
         return self.num_draft_tokens if self.tree_shape is None else self.tree_shape.depth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig(ReplayConfig):
+    """How to evaluate."""
+
+    probe_neighbours: bool = False
+    """With --write-probe: also keep the target's states one layer below and above those the draft reads."""

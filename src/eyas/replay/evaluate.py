@@ -18,7 +18,7 @@ from eyas.records.eval_record import EvalRecord, RowResult
 from eyas.records.eval_rows import EvalPrompt, EvalRow, read_eval_rows, write_eval_rows
 from eyas.records.probe_pack import ProbeAbout
 from eyas.replay.answers import answer_prompts
-from eyas.replay.eval_config import EvalConfig
+from eyas.replay.eval_config import EvalConfig, ReplayConfig
 from eyas.replay.eval_report import Replayed, about_target, record_of
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
 from eyas.replay.replay import replay_states
@@ -161,7 +161,7 @@ def load_for_pack(draft_path: Path, pack: ProbePack, probe_path: Path, placement
     )
 
 
-def prepare(config: EvalConfig) -> Placement:
+def prepare(config: ReplayConfig) -> Placement:
     """Threads set, and the placement that the options mean."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -180,7 +180,7 @@ def _notes(config: EvalConfig, read: Sequence[EvalRow | EvalPrompt]) -> list[str
 
 
 def answered(
-    read: Sequence[EvalRow | EvalPrompt], target: Target, folder: Path, config: EvalConfig, talk: Talk
+    read: Sequence[EvalRow | EvalPrompt], target: Target, folder: Path, config: ReplayConfig, talk: Talk
 ) -> list[EvalRow]:
     """The rows as read, prompts replaced by rows with the target's answers."""
     prompts = [row for row in read if isinstance(row, EvalPrompt)]

@@ -9,7 +9,7 @@ from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.records.eval_rows import EvalRow, read_eval_rows
 from eyas.records.infer_record import InferRecord
-from eyas.replay.eval_config import EvalConfig
+from eyas.replay.eval_config import ReplayConfig
 from eyas.replay.eval_report import about_target
 from eyas.replay.evaluate import answered, load_for, load_for_pack, prepare
 from eyas.replay.infer import infer_switches
@@ -21,7 +21,7 @@ _THETAS = (10_000.0, 500_000.0, 1_000_000.0)
 
 
 def infer_with_target(
-    draft_path: Path, target_folder: Path, data: Sequence[Path], config: EvalConfig, talk: Talk
+    draft_path: Path, target_folder: Path, data: Sequence[Path], config: ReplayConfig, talk: Talk
 ) -> InferRecord:
     """The readings of a draft (`replay.infer`) on the target's own text; the target runs once."""
     placement, read = prepare(config), read_eval_rows(data, config.max_rows)
@@ -33,7 +33,7 @@ def infer_with_target(
     return _infer(draft_path, draft, pack, rows, read_target(target_folder).rope.theta, config, talk)
 
 
-def infer_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, talk: Talk) -> InferRecord:
+def infer_on_probe(draft_path: Path, probe_path: Path, config: ReplayConfig, talk: Talk) -> InferRecord:
     """The readings of a draft (`replay.infer`) on a pack; without neighbours in it, boundaries are not varied."""
     placement, pack = prepare(config), read_probe(probe_path)
     draft = load_for_pack(draft_path, pack, probe_path, placement, talk)
@@ -48,7 +48,7 @@ def _infer(
     pack: ProbePack,
     rows: Sequence[EvalRow],
     target_theta: float | None,
-    config: EvalConfig,
+    config: ReplayConfig,
     talk: Talk,
 ) -> InferRecord:
     variants = infer_switches(

@@ -156,7 +156,8 @@ class Judge:
         said_goodbye = tracker.draining_at is not None or tracker.finished_at is not None
         if tracker.core_died or tracker.self_killed or has_crash_evidence:
             return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
-        tidy = (0, 137) if self.engine == "sglang" and tracker.finished_at is not None else (0,)
+        drained = tracker.finished_at is not None and tracker.draining_at is not None
+        tidy = (0, 137) if self.engine == "sglang" and drained else (0,)
         if facts.code in tidy or (facts.code in (130, 143, None) and said_goodbye):
             return Verdict(state=StateName.STOPPED, reason=f"ended by itself (exit code {_or_unknown(facts.code)})")
         return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
@@ -169,6 +170,8 @@ class Judge:
         quiet = self.quiet_s(seen.at)
         if tracker.self_killed or (tracker.core_died and (tracker.finished_at or has_crash_evidence)):
             return Verdict(state=StateName.CRASHED, reason="the log tells of its death")
+        if tracker.finished_at is not None and tracker.draining_at is None and has_crash_evidence:
+            return Verdict(state=StateName.CRASHED, reason="the log tells of a fatal error, then of the engine's end")
         if tracker.finished_at is not None:
             return Verdict(state=StateName.STOPPED, reason="the log ends with the server's goodbye")
         if has_crash_evidence and tracker.ready_at is None and quiet >= _LOG_END_S:
@@ -199,6 +202,8 @@ class Judge:
         if self.stop_asked or tracker.draining_at is not None:
             by = "we asked it to end" if self.stop_asked else "the log says that it shuts down"
             return Verdict(state=StateName.DRAINING, reason=by)
+        if tracker.finished_at is not None:
+            return Verdict(state=StateName.DRAINING, reason="the log says that the engine ends its processes")
         return None
 
     def _rank_gone(self, seen: Observation, _: bool) -> Verdict | None:

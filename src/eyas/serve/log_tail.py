@@ -2,7 +2,8 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -39,6 +40,7 @@ class LogTail:
         self._offset = 0
         self._inode: int | None = None
         self._is_first = must_exist
+        self._found: _LogTime | None = None  # while nothing has been written since we came
         self.skipped_bytes = 0
         if must_exist:
             try:
@@ -69,14 +71,15 @@ class LogTail:
                         lines += self._skip_middle(file, status.st_size, now)
         except FileNotFoundError:
             return ()
-        if self._offset == before and self._splitter.pending and self.pending_bar is None:
+        if self._offset != before:
+            self._found = None
+        elif self._splitter.pending and self.pending_bar is None:
             # Nobody has gone on with the last line: it ended without a newline, as the last words of a process do.
             lines += self._splitter.flush(now)
         if self._is_first and lines:
             self._is_first = False
-            return _dated(lines, min(status.st_mtime, now))
-        self._is_first = self._is_first and not lines
-        return tuple(lines)
+            self._found = _LogTime.of(lines, min(status.st_mtime, now))
+        return self._found.dated(lines) if self._found is not None else tuple(lines)
 
     def _skip_middle(self, file: IO[bytes], size: int, now: float) -> Iterator[LogLine]:
         """Of a log that is too long for one look, the beginning and the end are read; lines between are counted."""
@@ -102,21 +105,32 @@ class LogTail:
         return parse_bar(self._splitter.pending)
 
 
-def _dated(lines: list[LogLine], last_at: float) -> tuple[LogLine, ...]:
-    """Old lines with their own times: printed stamps, moved by whole quarters of an hour to end at or before `last_at`.
+@dataclass(slots=True)
+class _LogTime:
+    """Times of lines that were there before us: a line without a stamp has the time of the stamped one before it.
 
-    Never after it: a log that was copied some minutes later would lose its durations.
+    Printed stamps are moved by whole quarters of an hour to end at or before `last_at`. Never after it: a log that was
+    copied some minutes later would lose its durations.
     """
-    from dataclasses import replace
 
-    stamps = [line.stamp for line in lines if line.stamp is not None]
-    if not stamps:
-        return tuple(replace(line, at=last_at) for line in lines)
-    shift = math.floor((last_at - stamps[-1] + _CLOCKS_APART_S) / _ZONE_STEP_S) * _ZONE_STEP_S
-    dated: list[LogLine] = []
-    at = stamps[0] + shift
-    for line in lines:
-        if line.stamp is not None:
-            at = max(at, line.stamp + shift)
-        dated.append(replace(line, at=min(at, last_at)))
-    return tuple(dated)
+    shift: float
+    at: float
+    last_at: float
+
+    @classmethod
+    def of(cls, lines: Sequence[LogLine], last_at: float) -> "_LogTime":
+        """The time of a log that was last written at `last_at`; all of it then, where no line has a stamp."""
+        stamps = [line.stamp for line in lines if line.stamp is not None]
+        if not stamps:
+            return cls(0.0, last_at, last_at)
+        shift = math.floor((last_at - stamps[-1] + _CLOCKS_APART_S) / _ZONE_STEP_S) * _ZONE_STEP_S
+        return cls(shift, stamps[0] + shift, last_at)
+
+    def dated(self, lines: Sequence[LogLine]) -> tuple[LogLine, ...]:
+        """The next lines with their times."""
+        done: list[LogLine] = []
+        for line in lines:
+            if line.stamp is not None:
+                self.at = max(self.at, line.stamp + self.shift)
+            done.append(replace(line, at=min(self.at, self.last_at)))
+        return tuple(done)

@@ -182,12 +182,19 @@ class PhaseTracker:
         return "target" if role == "target" else "draft" if role == "draft" else None
 
     def _killed_tree(self, said: Mapping[str, str], at: float) -> None:
-        """SGLang's kill_process_tree: how it ends after a tidy drain, or the sign of a failure."""
+        """SGLang's kill_process_tree: how it ends after a tidy drain, or the sign of a failure.
+
+        An engine without a server has no drain: `Engine.shutdown` (entrypoints/engine.py) ends the children and spares
+        itself (include_parent=False). Whether a failure came before that, the tracebacks know.
+        """
+        itself = said["parent"] == said["pid"]
         if self.draining_at is not None and self.dying_at is None:
             self.finished_at = at
-        elif said["include"] == "True" and said["parent"] == said["pid"]:
+        elif said["include"] == "True" and itself:
             self.dying_at = self.dying_at or at
             self.self_killed = True
+        elif itself and self.dying_at is None:
+            self.finished_at = at
 
     def _has_passed(self, phase: str) -> bool:
         order = self.table.order

@@ -38,6 +38,7 @@ _LONGEST_SILENT_LAUNCH_S = 600.0
 _DONE = ": done, going on"
 _NO_PROOF = "speculation does not work"
 _MIN_LOGGED = 3
+_OLD_READY_S = 30.0
 _LOG_SAYS_DEAD = (
     f"its log gives accept length {DEAD_ACCEPT_LENGTH} or less, {_MIN_LOGGED} times and more in a row: nothing is "
     "accepted; `eyas check DRAFT` says what the engine does with it"
@@ -81,6 +82,7 @@ class Supervisor:
     _last_progress_event: float = 0.0
     _last_progress: str = ""
     _last_at: float = 0.0
+    _is_past: bool = False
     _typical: dict[str, float] = field(default_factory=dict)
     _remembered: bool = False
     _early: list[LogLine] = field(default_factory=list)
@@ -161,7 +163,7 @@ class Supervisor:
 
     def phase_rows(self) -> tuple[PhaseRow, ...]:
         """The start-up so far for a live view: title, seconds, progress."""
-        ends = [run.began_at for run in self._tracker.runs[1:]] + [self.clock.now()]
+        ends = [run.began_at for run in self._tracker.runs[1:]] + [self._told_at(self.clock.now())]
         return tuple(
             PhaseRow(
                 title=self._tracker.title_of(run).removesuffix(_DONE),
@@ -185,15 +187,31 @@ class Supervisor:
     # ------------------------------------------------------------------ evidence
 
     def _take_lines(self, seen: Observation) -> None:
+        if seen.lines:
+            self._begin_with(seen.lines[0])
         if self.engine == "unknown":
             self._find_engine(seen)
         for line in seen.lines:
             self._take_line(line)
-        moved = self._tracker.feed_pending(seen.pending_bar, seen.at)
-        self._judge.note_moves(dict.fromkeys(moved, "progress bar"), seen.at)
-        self._tell_progress(seen.at)
+        if seen.lines:
+            self._is_past = self.log_only and self._is_over(seen.at)
+        at = self._told_at(seen.at)
+        moved = self._tracker.feed_pending(seen.pending_bar, at)
+        self._judge.note_moves(dict.fromkeys(moved, "progress bar"), at)
+        self._tell_progress(at)
         for note in seen.missing:
-            self.journal.warn(note, at=seen.at)
+            self.journal.warn(note, at=at)
+
+    def _is_over(self, now: float) -> bool:
+        """Whether what the log tells was over before we came to read it, and nobody waits for its next line."""
+        tracker = self._tracker
+        ended = tracker.finished_at is not None or tracker.dying_at is not None or self._crash.has_evidence
+        patience = self._judge.budget_s(now) if tracker.ready_at is None else _OLD_READY_S
+        return ended or now - self._last_at > patience
+
+    def _told_at(self, now: float) -> float:
+        """Now; of a log that is over, the time of its last line: what it tells does not happen while we read it."""
+        return self._last_at if self._is_past else now
 
     def _find_engine(self, seen: Observation) -> None:
         """Learn the engine from its first words, and read what it said before once more with the right table."""
@@ -209,16 +227,19 @@ class Supervisor:
         self._crash = CrashReader(self.engine)
         self._judge.engine, self._judge.tracker = self.engine, self._tracker
         self.probes.learn(self.engine, self.version)
-        self.journal.tell("note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.at)
+        self.journal.tell("note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.lines[0].at if said else seen.at)
         for line in self._early[: -len(seen.lines) or None]:
             self._take_line(line)
 
-    def _take_line(self, line: LogLine) -> None:
+    def _begin_with(self, line: LogLine) -> None:
         if line.at < self.journal.began_at:
             # An old log: the start was before we came.
             self.journal.began_at = self._tracker.runs[0].began_at = self._judge.began_at = line.at
             if self.log_only:
                 self._judge.strong_at = self._judge.weak_at = line.at
+
+    def _take_line(self, line: LogLine) -> None:
+        self._begin_with(line)
         before = self._milestones()
         meaning = self._tracker.feed(line)
         if meaning.restarted:
@@ -255,7 +276,7 @@ class Supervisor:
             if began is not None:
                 self.journal.tell("phase", self._tracker.title_of(began), {"phase": began.key}, at=seen.at)
         for warning in verdict.warnings:
-            self.journal.warn(warning, at=seen.at)
+            self.journal.warn(warning, at=self._told_at(seen.at))
 
     def _confirmed(self, verdict: Verdict, seen: Observation) -> Verdict:
         """A suspected stall becomes one when two samples of stacks agree, or when no stacks can be had."""
@@ -299,7 +320,7 @@ class Supervisor:
         elif self._logs_dead_draft():
             self.journal.warn(_LOG_SAYS_DEAD, at=self._last_at or seen.at)
         stall = self._stall.stall if state is StateName.STALLED else None
-        at = self._last_at if self.log_only and state.is_final and self._last_at else seen.at
+        at = self._last_at if self.log_only and state.is_final and self._last_at else self._told_at(seen.at)
         return Snapshot(
             at=at,
             elapsed_s=at - self.journal.began_at,
@@ -332,19 +353,19 @@ class Supervisor:
         )
 
     def _phase_view(self, now: float) -> PhaseView:
-        run = self._tracker.current
+        run, at = self._tracker.current, self._told_at(now)
         eta: float | None = None
         if run.ended_at is None and run.bar_eta is not None:
-            eta = max(run.bar_eta - (now - run.bar_at), 0.0)
+            eta = max(run.bar_eta - (at - run.bar_at), 0.0)
         elif run.ended_at is None and run.key in self._typical:
-            eta = max(self._typical[run.key] - (now - run.began_at), 0.0)
+            eta = max(self._typical[run.key] - (at - run.began_at), 0.0)
         activity = self._judge.activity(now)
         return PhaseView(
             id=run.id,
             title=self._tracker.title_of(run) + (f"; {activity}" if activity else ""),
             role=run.role,
             progress=run.progress,
-            elapsed_s=now - run.began_at,
+            elapsed_s=at - run.began_at,
             eta_s=eta,
             quiet_s=self._judge.quiet_s(now),
             budget_s=self._judge.budget_s(now),

@@ -5,10 +5,10 @@ import sys
 
 import torch
 
-from eyas.engine.cuda_ops import EagerOps, Ops
-from eyas.engine.cuda_tiles import Tile, TileChoice, Way
-from eyas.engine.cuda_triton import TritonOps
-from eyas.engine.cuda_weights import HeadExtras, Heads, rope_table
+from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.tiles import Tile, TileChoice, Way
+from eyas.engine.captured.triton_ops import TritonOps
+from eyas.engine.captured.weights import HeadExtras, Heads, rope_table
 
 HIDDEN, HEADS, WIDTH, LENGTH, OUT, INNER, VOCAB = 24, Heads(num_query=2, num_kv=1, width=16), 16, 48, 10, 6, 21
 TILES = {

@@ -9,14 +9,14 @@ from tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 from torch import Tensor
 
 from eyas.engine.adaptive import AdaptiveDepth
+from eyas.engine.captured.adaptive import AdaptiveRounds
+from eyas.engine.captured.engine import FastSettings
+from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.tiles import Kind, Tile, TileChoice, Way
+from eyas.engine.captured.triton_ops import TritonOps
+from eyas.engine.captured.weights import fast_draft, fast_target
+from eyas.engine.captured.workspace import key_value_cache
 from eyas.engine.cost_table import CostTable
-from eyas.engine.cuda_adaptive import AdaptiveRounds
-from eyas.engine.cuda_engine import FastSettings
-from eyas.engine.cuda_ops import EagerOps, Ops
-from eyas.engine.cuda_tiles import Kind, Tile, TileChoice, Way
-from eyas.engine.cuda_triton import TritonOps
-from eyas.engine.cuda_weights import fast_draft, fast_target
-from eyas.engine.cuda_workspace import key_value_cache
 from eyas.engine.engine import Limits
 
 LENGTH, MOST = 64, 2

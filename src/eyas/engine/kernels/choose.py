@@ -2,7 +2,7 @@
 """Token choice on the device: embedding rows, argmax over parts, acceptance of a chain, the next draft token.
 
 `state` int32: [length, base, accepted, rounds, …]: target positions in the cache; the length before the last verify
-pass; drafts accepted in it; rounds done. See `cuda_workspace`.
+pass; drafts accepted in it; rounds done. See `captured.workspace`.
 """
 
 import triton

@@ -1,8 +1,8 @@
 # mypy: ignore-errors
 """What lets a draft fall behind and catch up: the target's states by position, and how far the draft has read.
 
-`state` int32: [length, base, accepted, rounds, drafted, lag]: see `cuda_workspace`. `drafted` positions were read by
-the draft; `lag` is the row of the last position among those that it has not read.
+`state` int32: [length, base, accepted, rounds, drafted, lag]: see `captured.workspace`. `drafted` positions were read
+by the draft; `lag` is the row of the last position among those that it has not read.
 """
 
 import triton

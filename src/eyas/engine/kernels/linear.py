@@ -2,7 +2,8 @@
 """The four matrix kernels of a decoder block: qkv + rope + cache, output + residual, gate-up + SwiGLU, head + argmax.
 
 Shapes: N output features, C input features, M rows, H query heads, G key/value heads, D head width, L cache length.
-Weights of pairs (the two halves of a rotary pair; gate and up of one feature) lie in neighbouring rows: `cuda_weights`.
+Weights of pairs (the two halves of a rotary pair; gate and up of one feature) lie in neighbouring rows:
+`captured.weights`.
 Each kernel: ask for weights, wait, multiply by one of the ways of `rows`, finish the tile. By way 3 a program finishes
 many tiles.
 """

@@ -11,8 +11,8 @@ import torch
 import triton
 from torch import Tensor
 
-from eyas.engine.cuda_tiles import Tile, TileChoice, Way
-from eyas.engine.cuda_weights import HeadExtras, Heads
+from eyas.engine.captured.tiles import Tile, TileChoice, Way
+from eyas.engine.captured.weights import HeadExtras, Heads
 from eyas.engine.kernels.attention import attention_kernel
 from eyas.engine.kernels.choose import accept_kernel, embed_kernel, pick_kernel
 from eyas.engine.kernels.heads import heads_kernel
@@ -25,7 +25,7 @@ _STATE_BLOCK = 1024
 
 @dataclass(slots=True)
 class TritonOps:
-    """See `cuda_ops.Ops`.
+    """See `captured.ops.Ops`.
 
     Attributes:
         tiles: block sizes by shape.

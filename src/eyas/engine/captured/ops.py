@@ -1,7 +1,7 @@
 """The operations that the captured round is made of, and their plain PyTorch twin.
 
-`EagerOps` is what the Triton kernels (`cuda_triton`) are compared with; it also runs the prompt, whose rows are too
-many for the skinny kernels, and the whole round where there is no GPU.
+`EagerOps` is what the Triton kernels (`captured.triton_ops`) are compared with; it also runs the prompt, whose rows are
+too many for the skinny kernels, and the whole round where there is no GPU.
 Shapes: M rows, E hidden, H query heads, G key/value heads, D head width, L cache length, V vocabulary rows.
 """
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.engine.cuda_weights import HeadExtras, Heads
+from eyas.engine.captured.weights import HeadExtras, Heads
 
 
 class Ops(Protocol):

@@ -1,7 +1,7 @@
 """The operations that a batched pass is made of, besides matrix products, and their plain PyTorch form.
 
-`EagerBatchOps` runs on a CPU and reads every prompt; `batch_triton` has the same operations as CUDA kernels, and tests
-hold the two against each other.
+`EagerBatchOps` runs on a CPU and reads every prompt; `batches.triton_ops` has the same operations as CUDA kernels, and
+tests hold the two against each other.
 
 Shapes: B sequences, M new rows of each, R = B * M rows, E hidden, N query heads, G key/value heads, D head width,
 S slots, C capacity of a slot in positions, V vocabulary.

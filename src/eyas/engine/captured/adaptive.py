@@ -4,8 +4,8 @@ A round here drafts first: the draft reads what the target has read since, draft
 them. So depth is one number of one round, and a graph holds one round of one depth. The round of depth 0 leaves the
 draft alone; the target's states are kept by position, and the draft reads them, block by block, when next asked.
 
-Rounds are launched ahead of what the host has read, as in `cuda_engine`: a depth is chosen from the rounds read so far,
-a launch or two old. Waiting for the newest one would leave the device idle in every round.
+Rounds are launched ahead of what the host has read, as in `captured.engine`: a depth is chosen from the rounds read so
+far, a launch or two old. Waiting for the newest one would leave the device idle in every round.
 """
 
 import time
@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from eyas.engine.adaptive import AdaptiveDepth
-from eyas.engine.cost_table import CostTable
-from eyas.engine.cuda_engine import FastSettings, captured, marked
-from eyas.engine.cuda_ops import EagerOps, Ops
-from eyas.engine.cuda_round import DraftMemory, draft_memory, draft_pass, target_pass
-from eyas.engine.cuda_weights import FastDraft, FastTarget
-from eyas.engine.cuda_workspace import (
+from eyas.engine.captured.engine import FastSettings, captured, marked
+from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.round import DraftMemory, draft_memory, draft_pass, target_pass
+from eyas.engine.captured.weights import FastDraft, FastTarget
+from eyas.engine.captured.workspace import (
     DRAFTED,
     LAG,
     LENGTH,
@@ -31,6 +30,7 @@ from eyas.engine.cuda_workspace import (
     round_state,
     target_workspace,
 )
+from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Limits
 from eyas.engine.generation import Generation
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from eyas.decode.chain import GreedyRule, Rule
 from eyas.engine.adaptive import AdaptiveDepth
+from eyas.engine.captured.adaptive import AdaptiveRounds
+from eyas.engine.captured.engine import FastEngine, FastSettings
+from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.round import MOST_DRAFTS, new_round
+from eyas.engine.captured.weights import FastDraft, FastTarget, fast_draft, fast_target, with_length
+from eyas.engine.captured.workspace import key_value_cache
 from eyas.engine.cost_table import CostTable
-from eyas.engine.cuda_adaptive import AdaptiveRounds
-from eyas.engine.cuda_engine import FastEngine, FastSettings
-from eyas.engine.cuda_ops import EagerOps, Ops
-from eyas.engine.cuda_round import MOST_DRAFTS, new_round
-from eyas.engine.cuda_weights import FastDraft, FastTarget, fast_draft, fast_target, with_length
-from eyas.engine.cuda_workspace import key_value_cache
 from eyas.engine.engine import Limits
 from eyas.engine.generation import Generation
 from eyas.engine.llama_weights import LlamaWeights

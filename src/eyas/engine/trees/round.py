@@ -11,7 +11,7 @@ from eyas.decode.tree import ROOT, DraftTree, TreePool
 from eyas.decode.tree_rules import TreeRule
 from eyas.decode.tree_shape import TreeShape
 from eyas.engine.round import Position, Round
-from eyas.engine.tree_runner import TreeDraft, TreeTarget
+from eyas.engine.trees.runner import TreeDraft, TreeTarget
 
 
 def begin_tree(target: TreeTarget, draft: TreeDraft, rule: TreeRule, prompt_ids: list[int]) -> Position:

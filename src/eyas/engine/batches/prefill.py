@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import torch
 
 from eyas.decode.sampling import Sampling
-from eyas.engine.batch_graph import Graphs
-from eyas.engine.batch_model import BatchLlama, Pieces, upload
-from eyas.engine.batch_round import BatchSpeculation
-from eyas.engine.batch_state import BatchState, NewRow
+from eyas.engine.batches.graph import Graphs
+from eyas.engine.batches.model import BatchLlama, Pieces, upload
+from eyas.engine.batches.round import BatchSpeculation
+from eyas.engine.batches.state import BatchState, NewRow
 
 PIECE = 16
 

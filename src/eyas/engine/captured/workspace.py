@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.engine.cuda_weights import FastDraft, FastTarget
+from eyas.engine.captured.weights import FastDraft, FastTarget
 
 # Where each number lies in `RoundState.numbers`.
 LENGTH, BASE, ACCEPTED, ROUNDS, DRAFTED, LAG = range(6)

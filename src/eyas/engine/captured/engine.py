@@ -11,10 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.engine.cuda_ops import EagerOps
-from eyas.engine.cuda_round import Round, draft_pass, target_pass
-from eyas.engine.cuda_weights import FastDraft
-from eyas.engine.cuda_workspace import draft_workspace, target_workspace
+from eyas.engine.captured.ops import EagerOps
+from eyas.engine.captured.round import Round, draft_pass, target_pass
+from eyas.engine.captured.weights import FastDraft
+from eyas.engine.captured.workspace import draft_workspace, target_workspace
 from eyas.engine.engine import Limits, PromptEmpty
 from eyas.engine.generation import Generation
 from eyas.errors import EyasError

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eyas.engine.cuda_ops import Ops
-from eyas.engine.cuda_weights import FastDraft, FastTarget
-from eyas.engine.cuda_workspace import (
+from eyas.engine.captured.ops import Ops
+from eyas.engine.captured.weights import FastDraft, FastTarget
+from eyas.engine.captured.workspace import (
     ACCEPTED,
     BASE,
     LENGTH,

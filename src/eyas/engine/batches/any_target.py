@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from eyas.decode.sampling import SamplingBatch, draw, token_probs
-from eyas.engine.batch import Completion, Request, SequenceText
+from eyas.engine.batches.generator import Completion, Request, SequenceText
 from eyas.models.target import Target
 from eyas.talk import Talk
 

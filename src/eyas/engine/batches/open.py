@@ -8,16 +8,16 @@ from pathlib import Path
 import psutil
 import torch
 
-from eyas.engine.batch import BatchGenerator, Completion, Request
-from eyas.engine.batch_draft import BatchDraft
-from eyas.engine.batch_file import complete_to_file
-from eyas.engine.batch_model import BatchLlama, bytes_per_position, rounded_capacity
-from eyas.engine.batch_ops import BatchOps
-from eyas.engine.batch_plan import BatchPlan, default_budget, plan_batch
-from eyas.engine.batch_round import BatchSpeculation
-from eyas.engine.batch_runner import BatchRunner, Pace, captured_pace
-from eyas.engine.batch_transformers import TransformersBatch
-from eyas.engine.cuda_open import why_not_captured
+from eyas.engine.batches.any_target import TransformersBatch
+from eyas.engine.batches.draft import BatchDraft
+from eyas.engine.batches.file import complete_to_file
+from eyas.engine.batches.generator import BatchGenerator, Completion, Request
+from eyas.engine.batches.model import BatchLlama, bytes_per_position, rounded_capacity
+from eyas.engine.batches.ops import BatchOps
+from eyas.engine.batches.plan import BatchPlan, default_budget, plan_batch
+from eyas.engine.batches.round import BatchSpeculation
+from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
+from eyas.engine.captured.open import why_not_captured
 from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
 from eyas.models.draft import Eagle3Draft
 from eyas.models.placement import Placement
@@ -183,7 +183,7 @@ def _ops_and_pace(
         captures = why_not_captured(device) is None
     if not captures:
         return None, Pace()
-    from eyas.engine.batch_triton import TritonBatchOps
+    from eyas.engine.batches.triton_ops import TritonBatchOps
 
     if not untried:
         return TritonBatchOps(), captured_pace(num_slots, steps)

@@ -10,14 +10,14 @@ import triton
 from torch import Tensor
 
 from eyas.decode.sampling import SamplingBatch
-from eyas.engine.batch_ops import Place
+from eyas.engine.batches.ops import Place
 from eyas.engine.kernels.batch import add_norm_kernel, attend_kernel, swiglu_kernel, turn_kernel
 from eyas.engine.kernels.draw import draw_kernel
 from eyas.engine.llama_weights import BlockWeights, LlamaShape
 
 
 class TritonBatchOps:
-    """See `batch_ops.BatchOps`.
+    """See `batches.ops.BatchOps`.
 
     Args:
         num_multiprocessors: of the device; attention of few sequences is split until all have work. 0 = never split.

@@ -5,12 +5,12 @@ from typing import Literal
 
 import torch
 
-from eyas.engine.cuda_engine import FastEngine, FastSettings
-from eyas.engine.cuda_ops import EagerOps, Ops
-from eyas.engine.cuda_path import CapturedPath
-from eyas.engine.cuda_round import new_round
-from eyas.engine.cuda_tiles import TileChoice
-from eyas.engine.cuda_weights import FastPathUnsupported, fast_draft, fast_target
+from eyas.engine.captured.engine import FastEngine, FastSettings
+from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.path import CapturedPath
+from eyas.engine.captured.round import new_round
+from eyas.engine.captured.tiles import TileChoice
+from eyas.engine.captured.weights import FastPathUnsupported, fast_draft, fast_target
 from eyas.engine.llama_weights import LlamaWeights
 from eyas.models.draft import Eagle3Draft
 from eyas.talk import Talk
@@ -90,7 +90,7 @@ def open_path(
 
 def triton_ops(device: torch.device, tiles: TileChoice | None = None) -> Ops:
     """The Triton kernels for a CUDA device; kernels overlap where the device can (Hopper and newer)."""
-    from eyas.engine.cuda_triton import TritonOps
+    from eyas.engine.captured.triton_ops import TritonOps
 
     return TritonOps(
         tiles=tiles or TileChoice(),

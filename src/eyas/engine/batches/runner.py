@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.engine.batch_graph import Graphs
-from eyas.engine.batch_model import BatchLlama
-from eyas.engine.batch_prefill import PiecewisePrefill
-from eyas.engine.batch_round import BatchSpeculation
-from eyas.engine.batch_state import BatchState, NewRow
+from eyas.engine.batches.graph import Graphs
+from eyas.engine.batches.model import BatchLlama
+from eyas.engine.batches.prefill import PiecewisePrefill
+from eyas.engine.batches.round import BatchSpeculation
+from eyas.engine.batches.state import BatchState, NewRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

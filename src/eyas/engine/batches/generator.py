@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eyas.decode.sampling import Sampling
-from eyas.engine.batch_runner import BatchRunner, Block
-from eyas.engine.batch_state import NewRow
+from eyas.engine.batches.runner import BatchRunner, Block
+from eyas.engine.batches.state import NewRow
 from eyas.talk import Progress, Talk
 
 _STOP_TAIL_TOKENS = 24  # a stop string is looked for in the text of so many last tokens

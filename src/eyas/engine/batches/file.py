@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from eyas.engine.batch import Completion, Request
+from eyas.engine.batches.generator import Completion, Request
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.talk import Talk

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.engine.batch_ops import BatchOps, EagerBatchOps, Place, place_prompts
+from eyas.engine.batches.ops import BatchOps, EagerBatchOps, Place, place_prompts
 from eyas.engine.llama_weights import LlamaWeights
 
 _CAPACITY_STEP = 64

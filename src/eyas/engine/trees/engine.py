@@ -6,8 +6,8 @@ from eyas.decode.tree_rules import GreedyTreeRule, TreeRule
 from eyas.decode.tree_shape import TreeShape, TreeUnsupported
 from eyas.engine.engine import Engine, Limits, require_prompt
 from eyas.engine.generation import Generation
-from eyas.engine.tree_round import begin_tree, play_tree
-from eyas.engine.tree_runner import TreeDraft, TreeTarget
+from eyas.engine.trees.round import begin_tree, play_tree
+from eyas.engine.trees.runner import TreeDraft, TreeTarget
 
 _ONE_PASS = "several nodes are read in one pass with a mask of their own: this cannot do it"
 

@@ -1,0 +1,1 @@
+"""Many sequences at once: plain, and with a chain of drafts for each."""

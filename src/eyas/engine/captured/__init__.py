@@ -1,0 +1,1 @@
+"""A whole round as one CUDA graph: greedy, one sequence, Llama-like targets."""

@@ -1,0 +1,1 @@
+"""Rounds that draft a tree instead of a chain."""
