@@ -43,6 +43,14 @@ def test_another_reading_shares_the_weights():
     assert other.spec.feedback == "post-norm"
 
 
+def test_the_help_lists_no_option_of_eyas_eval_alone(capsys):
+    main(["eval", "--help"])
+    assert "With --write-probe" in capsys.readouterr().out
+
+    main(["infer", "--help"])
+    assert "With --write-probe" not in capsys.readouterr().out
+
+
 @pytest.mark.smollm2
 @pytest.mark.timeout(1200)
 def test_two_wrong_switches_in_the_config_of_the_real_draft_are_found(smollm2_folder, tmp_path, capsys):

@@ -74,7 +74,7 @@ def test_what_was_changed_and_where_they_part(tmp_path: Path):
     assert found.flags == ("--tp: 1 -> 2", "--disable-radix-cache only in A")
     assert found.environment == ("NCCL_DEBUG INFO only in B",)
     assert found.parts_after == "graphs:draft:decode"
-    assert (found.a.outcome, found.b.outcome) == ("crashed", "ready")
+    assert (found.a.outcome, found.b.outcome) == ("crashed", "stopped")
     assert "graphs:draft:extend" in str(found)
 
 

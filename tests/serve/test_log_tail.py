@@ -104,3 +104,21 @@ def test_a_stamp_that_is_no_time_is_taken(tmp_path: Path):
     tail = written(tmp_path / "log", "[2026-13-45 99:99:99] a\nINFO 13-45 99:99:99 [x.py:1] b\n", _AT)
 
     assert [line.message for line in tail.read(_AT)] == ["a", "b"]
+
+
+def test_an_old_last_line_without_a_newline_has_the_time_of_the_stamp_before_it(tmp_path: Path):
+    tail = written(tmp_path / "log", stamped(0, "a") + stamped(90, "b") + "its last words", _AT + 90)
+    _, before = tail.read(_AT + 7200)
+
+    (last,) = tail.read(_AT + 7201)
+
+    assert (last.message, last.at) == ("its last words", before.at)
+
+
+def test_a_line_that_is_written_while_we_read_has_our_time(tmp_path: Path):
+    tail = written(tmp_path / "log", stamped(0, "a"), _AT)
+    tail.read(_AT + 7200)
+    with open(tail.path, "a") as file:
+        file.write("new\n")
+
+    assert [line.at for line in tail.read(_AT + 7201)] == [_AT + 7201]

