@@ -24,10 +24,6 @@ class ReplayConfig:
     num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = _DEFAULT_DRAFT_TOKENS
     """Drafts per verify pass, K, the bonus token excluded (1 - 32)."""
 
-    tree: str | None = None
-    """Draft a tree in place of a chain, WIDTHxDEPTHxNODES, such as 4x5x16: nodes expanded per depth, depth, and nodes
-    verified in one pass. Its depth takes the place of -k."""
-
     max_rows: int | None = None
     """Use only the first so many rows of all files together."""
 
@@ -43,35 +39,48 @@ class ReplayConfig:
     threads: int | None = None
     """CPU threads; default: what torch chooses."""
 
+    def __post_init__(self) -> None:
+        wrong = [text for is_right, text in self._rules() if not is_right]
+        if wrong:
+            raise EvalConfigInvalid("; ".join(wrong), "options", "outside the range", "see the command's --help")
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        """Whether each option can be meant, and what is said where it cannot."""
+        return [
+            (1 <= self.num_draft_tokens <= 32, f"--num-draft-tokens is {self.num_draft_tokens}, wanted 1 - 32"),
+            (self.max_rows is None or self.max_rows >= 1, f"--max-rows is {self.max_rows}, wanted at least 1"),
+            (self.max_new_tokens >= 2, f"--max-new-tokens is {self.max_new_tokens}, wanted at least 2"),
+            (self.threads is None or 1 <= self.threads <= 1024, f"--threads is {self.threads}, wanted 1 - 1024"),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalConfig(ReplayConfig):
+    """How to evaluate."""
+
+    tree: str | None = None
+    """Draft a tree in place of a chain, WIDTHxDEPTHxNODES, such as 4x5x16: nodes expanded per depth, depth, and nodes
+    verified in one pass. Its depth takes the place of -k."""
+
     batch_tokens: int | None = None
     """Padded tokens that run together; default 1 on a CPU (row by row), 16384 on a GPU."""
 
-    def __post_init__(self) -> None:
-        shape = self.tree_shape
-        wrong = [
-            f"{name} is {value}, wanted {wanted}"
-            for name, value, wanted, is_right in (
-                ("--num-draft-tokens", self.num_draft_tokens, "1 - 32", 1 <= self.num_draft_tokens <= 32),
-                (
-                    "-k beside --tree",
-                    self.num_draft_tokens,
-                    "nothing: the depth is the tree's",
-                    shape is None or self.num_draft_tokens in (_DEFAULT_DRAFT_TOKENS, shape.depth),
-                ),
-                ("--max-rows", self.max_rows, "at least 1", self.max_rows is None or self.max_rows >= 1),
-                ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
-                ("--threads", self.threads, "1 - 1024", self.threads is None or 1 <= self.threads <= 1024),
-                (
-                    "--batch-tokens",
-                    self.batch_tokens,
-                    "at least 1",
-                    self.batch_tokens is None or self.batch_tokens >= 1,
-                ),
-            )
-            if not is_right
+    probe_neighbours: bool = False
+    """With --write-probe: also keep the target's states one layer below and above those the draft reads."""
+
+    def _rules(self) -> list[tuple[bool, str]]:
+        shape, drafts = self.tree_shape, self.num_draft_tokens
+        return [
+            *ReplayConfig._rules(self),
+            (
+                shape is None or drafts in (_DEFAULT_DRAFT_TOKENS, shape.depth),
+                f"-k {drafts} beside --tree: the depth is the tree's",
+            ),
+            (
+                self.batch_tokens is None or self.batch_tokens >= 1,
+                f"--batch-tokens is {self.batch_tokens}, wanted 1 up",
+            ),
         ]
-        if wrong:
-            raise EvalConfigInvalid("; ".join(wrong), "eyas eval", "outside the range", "see `eyas eval --help`")
 
     @property
     def tree_shape(self) -> TreeShape | None:
@@ -82,11 +91,3 @@ class ReplayConfig:
     def depth(self) -> int:
         """Most drafts that a round can accept: the tree's depth, or K."""
         return self.num_draft_tokens if self.tree_shape is None else self.tree_shape.depth
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalConfig(ReplayConfig):
-    """How to evaluate."""
-
-    probe_neighbours: bool = False
-    """With --write-probe: also keep the target's states one layer below and above those the draft reads."""
