@@ -76,9 +76,10 @@ def demo(*, config: Annotated[DemoConfig, Parameter(name="*")] = DemoConfig(), j
 
 
 def _closing(spent_s: float, page: Path) -> str:
+    command = "python -m eyas" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
     return (
         f"\nDone in {spent_s / 60:.1f} min. Look at {page}\n"
-        f"Next: the same commands on your own draft, such as `{sys.argv[0]} check DRAFT --target T --for vllm==0.33.0`"
+        f"Next: the same commands on your own draft, such as `{command} check DRAFT --target T --for vllm==0.33.0`"
     )
 
 
