@@ -59,6 +59,7 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
         OutputExists: there is a folder under `request.out`.
         DiskTooSmall: checkpoints and draft would not fit.
         EnvironmentMissing, WriteFailed: wandb is wanted and not installed, or TensorBoard's folder cannot be written.
+        PlacementInvalid, EnvironmentMissing: the device is not there.
         What `plan.make_plan` raises.
     """
     if request.out.exists():
