@@ -46,6 +46,15 @@ def test_empty_think_tags_of_the_template_are_not_supervised():
     ]
 
 
+@pytest.mark.parametrize("answer", ["think", "n", "\n</think>", "<", "think>\n\n<"])
+def test_an_answer_that_occurs_in_what_the_template_inserts_is_found_behind_it(answer: str):
+    short = conversation(("user", "Hi"), ("assistant", answer))
+    assert template(THINKING).segments(short)[-2:] == [
+        Segment("<think>\n\n</think>\n\n", False),
+        Segment(f"{answer}<|im_end|>", True),
+    ]
+
+
 def test_reasoning_that_the_target_wrote_is_supervised():
     messages = [
         {"role": "user", "content": "Hi"},

@@ -53,6 +53,38 @@ def test_a_malformed_line_is_an_error_with_file_and_line_not_a_silent_skip(tmp_p
     assert why in caught.value.why
 
 
+@pytest.mark.parametrize(("suffix", "opener"), [("", open), (".gz", gzip.open)])
+def test_a_json_file_is_one_list_of_records_as_sharegpt_comes(tmp_path: Path, suffix, opener):
+    path = tmp_path / f"sharegpt.json{suffix}"
+    turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello!"}]
+    with opener(path, "wt", encoding="utf-8") as file:
+        json.dump([RECORD, {"id": "y", "conversations": turns}], file, indent=2)
+
+    found = list(read_conversations(list_files([path])))
+
+    assert [c.line for c in found] == [1, 2]
+    assert found[0].messages == RECORD["messages"]
+    assert found[1].messages[1] == {"role": "assistant", "content": "Hello!"}
+
+
+def test_a_json_file_of_lines_reads_as_lines(tmp_path: Path):
+    path = tmp_path / "d.json"
+    path.write_text(f"{LINE}\n{LINE}\n")
+    assert len(list(read_conversations([path]))) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"), [("[{},", 1, "JSONDecodeError"), (f"[{LINE},\n 3]", 2, "a JSON int, not an object")]
+)
+def test_a_json_list_that_is_none_or_holds_another_thing_is_named(tmp_path: Path, text: str, line: int, why: str):
+    path = tmp_path / "d.json"
+    path.write_text(text)
+    with pytest.raises(DataMalformed) as caught:
+        list(read_conversations([path]))
+    assert caught.value.where == f"{path}:{line}"
+    assert why in caught.value.why
+
+
 def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path: Path):
     path = tmp_path / "d.jsonl"
     path.write_text(LINE, encoding="utf-8-sig")

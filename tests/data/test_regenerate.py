@@ -78,6 +78,20 @@ def test_each_data_file_keeps_its_own_file_and_weight(target: Path, tmp_path: Pa
     ]
 
 
+def test_another_weight_needs_no_new_answers_and_counts_at_once(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", CHAT[:2], [("user", "Yes?"), CHAT[1]])
+    run(target, [data], tmp_path / "rows", RecordedWriter(lambda *_: "new"))
+    writing = WritingConfig(regenerate=True, device="cpu")
+    asked = RecordedWriter(lambda *_: "other")
+    done = prepare(
+        target, [f"{data}:3"], tmp_path / "rows", PrepareConfig(), Silent(),
+        writing=writing, writer=asked.open, replace=True,
+    )  # fmt: skip
+
+    assert asked.answered == []
+    assert [(s.weight, s.num_rows) for s in done.manifest.sources] == [(3.0, 6)]
+
+
 def test_prompts_without_answers_will_do_and_each_is_answered(target: Path, tmp_path: Path):
     data = write(tmp_path / "d.jsonl", CHAT[:1], [CHAT[1]], [("narrator", "x")], [])
     with open(data, "a") as file:

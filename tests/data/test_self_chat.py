@@ -132,6 +132,18 @@ def test_text_that_was_edited_is_tokenised_and_said(target, tmp_path):
     )
 
 
+def test_a_question_that_was_edited_is_tokenised_too(target, tmp_path):
+    run(target, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird.", "Rain."])), self_chat=2)
+    first, second = records(tmp_path / "rows")
+    first["messages"][0]["content"] = "Which fish is it?"
+    data = tmp_path / "d.jsonl"
+    data.write_text("".join(json.dumps(line) + "\n" for line in (first, second)))
+    done = prepare(target, [data], tmp_path / "edited", PrepareConfig(), Silent())
+
+    assert (done.manifest.num_rows, done.manifest.num_as_written) == (2, 1)
+    assert "Which fish is it?" in TOKENIZER.decode(Rows(tmp_path / "edited")[0].token_ids)
+
+
 def test_ids_without_a_checksum_of_their_text_are_held_against_it(target, tmp_path):
     run(target, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird.", "Rain."])), self_chat=2)
     lines = [{**r, "written_text": None} for r in records(tmp_path / "rows")]

@@ -176,10 +176,10 @@ class ChatTemplate:
         """
         message = conversation.messages[turn]
         content = message.get("content") or ""
-        start = _find(text, content)
+        start = self._place(text, content)
         if start < 0:
             content = content.strip()
-            start = _find(text, content)
+            start = self._place(text, content)
         if start < 0:
             raise TemplateRewritesAnswer(
                 "the chat template changes the text of an answer",
@@ -195,6 +195,16 @@ class ChatTemplate:
                 end = max(end, self._last_closing(text))
             start = 0
         return [Segment(text[:start], False), Segment(text[start:end], True)]
+
+    def _place(self, text: str, content: str) -> int:
+        """Where `content` begins: where a turn is closed behind it, for it may occur in what a template inserts (an "n"
+        in think tags); at its first place where none is closed; -1 where there is none."""
+        place = text.rfind(content)
+        while place >= 0:
+            if self._closing_length(text[place + len(content) :]):
+                return place
+            place = text.rfind(content, 0, place + len(content) - 1) if place else -1
+        return text.find(content)
 
     def _closing_length(self, rest: str) -> int:
         """Characters up to and with the closing token, if it is the next thing but for white space."""
@@ -238,11 +248,6 @@ def _runs_of_one_tools(jobs: list[tuple[Conversation, int]]) -> list[list[tuple[
         else:
             runs.append([job])
     return runs
-
-
-def _find(text: str, content: str) -> int:
-    """Where `content` is; at the very start if it is there too (an answer may repeat what a template inserts)."""
-    return 0 if text.startswith(content) else text.find(content)
 
 
 def _where(conversation: Conversation) -> str:

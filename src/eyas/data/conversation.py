@@ -35,7 +35,7 @@ class Conversation:
         tools: tool descriptions for the template.
         written: the rows that the answers were written in; empty when only text is known.
         written_by: fingerprint of the tokenizer and template that `written` is of.
-        written_text: `text_print` of the answers when they were written; None when unknown.
+        written_text: `text_print` of the turns when they were written; None when unknown.
         temperature: of the answers, 0 = greedy; None when unknown.
     """
 
@@ -51,8 +51,8 @@ class Conversation:
 
 
 def text_print(messages: Sequence[Mapping[str, Any]]) -> int:
-    """A checksum of the answers' text: says without decoding any ids whether somebody has edited it."""
-    text = "\0".join(str(message.get("content")) for message in messages if message.get("role") == "assistant")
+    """A checksum of the turns' text: says without decoding any ids whether somebody has edited it."""
+    text = "\0".join(str(message.get("content")) for message in messages)
     return zlib.crc32(text.encode(errors="surrogatepass"))
 
 

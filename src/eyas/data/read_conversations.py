@@ -104,7 +104,8 @@ def _is_data(path: Path) -> bool:
 
 
 def json_records(path: Path) -> Iterator[tuple[int, Any]]:
-    """Line number and record of each line of a JSONL file (also .gz, .xz) that is not blank.
+    """Line number and record of each line of a JSONL file (also .gz, .xz) that is not blank; of a .json file that is
+    one list, as ShareGPT comes, its entries with their numbers.
 
     Raises:
         DataMalformed: no JSON, no UTF-8, JSON nested too deep, half of a surrogate pair, a damaged archive.
@@ -112,14 +113,25 @@ def json_records(path: Path) -> Iterator[tuple[int, Any]]:
     with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig")) as file:
         number = 0
         try:
+            if _is_list(file, path):
+                yield from enumerate(_json_of(file.read()), start=1)
+                return
             for number, text in enumerate(file, start=1):
                 if text.strip():
                     yield number, _json_of(text)
         except (ValueError, RecursionError, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
             # A UnicodeDecodeError comes before its line is counted.
             is_counted = isinstance(error, json.JSONDecodeError | UnicodeEncodeError | RecursionError)
-            line = number if is_counted else number + 1
+            line = max(1, number if is_counted else number + 1)
             raise _malformed(path, line, f"{type(error).__name__}: {error}") from error
+
+
+def _is_list(file: IO[str], path: Path) -> bool:
+    if not path.name.removesuffix(path.suffix if path.suffix in _OPENERS else "").endswith(".json"):
+        return False
+    is_list = file.read(1024).lstrip().startswith("[")
+    file.seek(0)
+    return is_list
 
 
 def _json_of(text: str) -> Any:

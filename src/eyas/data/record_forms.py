@@ -10,7 +10,7 @@ stores a sequence of objects. Arguments of tool calls given as a JSON string bec
 
 Beside the turns eyas itself writes `finished`, `temperature`, and the exact token ids: `written`, a list of
 {ids: [...], answers: [[begin, end], ...]}, `written_by`, the fingerprint of the tokenizer and template they are of, and
-`written_text`, a checksum of the answers.
+`written_text`, a checksum of the turns.
 """
 
 import json

@@ -1,8 +1,9 @@
 """Conversations to token rows, many at a time: what cannot be used is left out and counted."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 from eyas.data.conversation import Conversation, WrittenRow, text_print, why_unusable
 from eyas.data.exclusion import Exclusion
@@ -85,12 +86,12 @@ class RowMaker:
         }
 
     def _edited(self, conversations: Sequence[Conversation]) -> set[int]:
-        """Identities of those whose ids do not decode to their answers."""
+        """Identities of those whose ids do not decode to their questions and answers."""
         texts = iter(decode_many(self._text.tokenizer, [row.ids for c in conversations for row in c.written]))
         edited = set()
         for c in conversations:
             text = "".join([next(texts) for _ in c.written])
-            if not all((m.get("content") or "") in text for m in c.messages if m["role"] == "assistant"):
+            if not all(_said(m) in text for m in c.messages if m["role"] in ("user", "assistant")):
                 edited.add(id(c))
         return edited
 
@@ -109,6 +110,12 @@ class RowMaker:
         else:
             self._seen.add(print_)
             yield row
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """What must stand in the text: of a user's words templates trim the ends."""
+    content = message.get("content") or ""
+    return content if message["role"] == "assistant" else str(content).strip()
 
 
 def _split(row: WrittenRow, by_answer: bool) -> list[TokenRow]:

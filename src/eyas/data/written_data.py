@@ -101,7 +101,9 @@ def write_data(
         talk.line(f"{folder}: {found.summary()}")
     else:
         talk.line(f"{folder}: there already, {found.summary()}")
-    return [DataFile(path=folder / name, weight=weight) for name, weight in found.weights.items()]
+    # Weights decide no text: those of this command count, whatever stood in the one that wrote.
+    weights = [file.weight for file in job.files] if job.config.regenerate else found.weights.values()
+    return [DataFile(path=folder / name, weight=weight) for name, weight in zip(found.weights, weights, strict=True)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
