@@ -91,7 +91,8 @@ class Checkpoint:
         extra: other small JSON files beside the weights that decide something, by name
             (hf_quant_config.json, generation_config.json, eyas.json, and the deciding keys of tokenizer_config.json).
         root: folder that holds `files`, None for a dump.
-        hashes: fingerprints of tokenizer and chat template files, by file name; the template itself as "chat_template".
+        hashes: fingerprints of tokenizer and chat template files, by file name; the template itself as "chat_template",
+            and in a dump what the ids of tokenizer.json mean as "tokenizer" (`tokenizer_print`).
         notes: what was guessed or passed over while reading, one sentence each.
     """
 

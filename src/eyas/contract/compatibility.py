@@ -20,7 +20,12 @@ def compatibility(reading: DraftReading, target: TargetSpec) -> list[Finding]:
 
 def _tokenizer(reading: DraftReading, target: TargetSpec) -> list[Finding]:
     recorded = _recorded(reading, "tokenizer_hash")
-    if recorded is None or target.tokenizer_hash is None or recorded == target.tokenizer_hash:
+    if recorded is None or target.tokenizer is None:
+        return []
+    if _recorded(reading, "tokenizer_file_hash") == target.tokenizer.file_hash:
+        return []
+    found = target.tokenizer.hash  # the file is parsed here, once
+    if recorded == found:
         return []
     return [
         Finding(
@@ -28,7 +33,7 @@ def _tokenizer(reading: DraftReading, target: TargetSpec) -> list[Finding]:
             severity="error",
             what="the target's tokenizer is not the one the draft was made for",
             where=reading.checkpoint.where,
-            why=f"fingerprint {target.tokenizer_hash}, recorded {recorded}: the same ids may mean other tokens",
+            why=f"fingerprint {found}, recorded {recorded}: the same ids may mean other tokens",
             do="give the target it was trained for",
         )
     ]

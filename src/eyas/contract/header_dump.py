@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 
 from eyas.contract.checkpoint import DTYPE_BITS, Checkpoint, IntMap, TensorInfo
+from eyas.contract.tokenizer_print import tokenizer_print
 from eyas.errors import EyasError
 
 SCHEMA = "eyas.header/1"
@@ -39,9 +40,15 @@ def dump_document(checkpoint: Checkpoint) -> dict[str, Any]:
         },
         "metadata": without_paths(checkpoint.metadata),
         "extra": without_paths(checkpoint.extra),
-        "hashes": dict(checkpoint.hashes),
+        "hashes": {**checkpoint.hashes, **_tokenizer(checkpoint)},
         "notes": list(checkpoint.notes),
     }
+
+
+def _tokenizer(checkpoint: Checkpoint) -> dict[str, str]:
+    """What the ids mean: read back, there is no file to look it up in."""
+    found = tokenizer_print(checkpoint)
+    return {} if found is None else {"tokenizer": found.hash}
 
 
 def checkpoint_of_dump(document: Mapping[str, Any], where: str) -> Checkpoint:

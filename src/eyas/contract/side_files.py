@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from eyas.contract.json_file import parse_json, read_json_object
-from eyas.contract.tokenizer_print import tokenizer_fingerprint
 from eyas.contract.weight_files import PathEscape, safe_path
 from eyas.records.fingerprint import of_bytes, of_file
 
@@ -37,7 +36,7 @@ def read_side_files(root: Path) -> SideFiles:
         JsonInvalid, JsonDuplicateKey, JsonTooLarge, FileUnreadable: one of the files is damaged.
     """
     extra = {name: read_json_object(root / name) for name in _JSON_FILES if _is_there(root, name)}
-    hashes = {name: _print_of(root / name) for name in _HASHED if _is_there(root, name)}
+    hashes = {name: of_file(root / name) for name in _HASHED if _is_there(root, name)}
     template = None
     if _is_there(root, "tokenizer_config.json"):
         tokenizer = read_json_object(root / "tokenizer_config.json")
@@ -51,10 +50,6 @@ def read_side_files(root: Path) -> SideFiles:
     if template:
         hashes["chat_template"] = of_bytes(template if isinstance(template, bytes) else str(template).encode())
     return SideFiles(extra=extra, hashes=hashes)
-
-
-def _print_of(path: Path) -> str:
-    return tokenizer_fingerprint(path) if path.name == "tokenizer.json" else of_file(path)
 
 
 def _is_there(root: Path, name: str) -> bool:

@@ -11,6 +11,7 @@ from eyas.contract.json_file import read_json_object
 from eyas.contract.read_checkpoint import CheckpointNotFound, read_checkpoint
 from eyas.contract.rope import read_rope
 from eyas.contract.side_files import read_side_files
+from eyas.contract.tokenizer_print import TokenizerPrint, tokenizer_print
 from eyas.errors import EyasError
 from eyas.records.fingerprint import of_json
 
@@ -47,7 +48,8 @@ class TargetSpec:
         tie_word_embeddings: the head is the embedding.
         quantization: method name ("fp8", "compressed-tensors" ...), None for plain weights.
         is_head_quantized: None when it cannot be told from the config.
-        tokenizer_hash, template_hash: fingerprints of tokenizer and chat template; None when the files are not there.
+        tokenizer: its fingerprints, of which one is parsed for only when asked; None when there is no such file.
+        template_hash: fingerprint of the chat template; None when there is none.
         fingerprint: of the config, without keys that do not change the function.
         config: as it stands.
         text_config: the language model's part of it.
@@ -72,14 +74,28 @@ class TargetSpec:
     tie_word_embeddings: bool = False
     quantization: str | None = None
     is_head_quantized: bool | None = False
-    tokenizer_hash: str | None = None
+    tokenizer: TokenizerPrint | None = None
     template_hash: str | None = None
     fingerprint: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     text_config: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def tokenizer_hash(self) -> str | None:
+        """Of what the tokenizer's ids mean (`TokenizerPrint.hash`: the file is parsed for it)."""
+        return self.tokenizer.hash if self.tokenizer else None
+
     def as_document(self) -> dict[str, Any]:
-        """The identity that is written into a draft: names, sizes, fingerprints; no paths."""
+        """The identity that is written into a draft: names, sizes, fingerprints; no paths. Parses the tokenizer."""
+        return {
+            **self.as_known_unparsed(),
+            "tokenizer_hash": self.tokenizer_hash,
+            "tokenizer_file_hash": self.tokenizer.file_hash if self.tokenizer else None,
+            "template_hash": self.template_hash,
+        }
+
+    def as_known_unparsed(self) -> dict[str, Any]:
+        """The part of `as_document` that config.json alone gives."""
         return {
             "name_or_path": self.name,
             "architectures": list(self.architectures),
@@ -88,8 +104,6 @@ class TargetSpec:
             "num_layers": self.num_layers,
             "vocab_size": self.vocab_size,
             "fingerprint": self.fingerprint,
-            "tokenizer_hash": self.tokenizer_hash,
-            "template_hash": self.template_hash,
         }
 
 
@@ -160,7 +174,7 @@ def target_spec(checkpoint: Checkpoint) -> TargetSpec:
         tie_word_embeddings=_is_tied(config, text, text_model_type),
         quantization=method,
         is_head_quantized=head_quantized,
-        tokenizer_hash=_tokenizer_hash(checkpoint.hashes),
+        tokenizer=tokenizer_print(checkpoint),
         template_hash=checkpoint.hashes.get("chat_template"),
         fingerprint=of_json({key: value for key, value in config.items() if key not in _NOT_IDENTITY}),
         config=config,
@@ -219,13 +233,6 @@ def _quantization(
             return method, False
     # GPTQ, AWQ and fp8 leave the head alone unless told otherwise; for others only the tensors can tell
     return method, False if method in ("gptq", "awq", "fp8") else None
-
-
-def _tokenizer_hash(hashes: Mapping[str, str]) -> str | None:
-    for name in ("tokenizer.json", "tokenizer.model", "tiktoken.model", "vocab.json"):
-        if name in hashes:
-            return hashes[name]
-    return None
 
 
 def _first_int(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:

@@ -164,7 +164,7 @@ def _recorded_boundaries(checkpoint: Checkpoint) -> tuple[int, ...] | None:
 
 def _target_identity(checkpoint: Checkpoint, target: TargetSpec | None) -> Mapping[str, Any] | None:
     if target is not None:
-        return target.as_document()
+        return target.as_known_unparsed()
     sidecar = checkpoint.extra.get("eyas.json")
     recorded = sidecar.get("target") if isinstance(sidecar, Mapping) else None
     if isinstance(recorded, Mapping):
