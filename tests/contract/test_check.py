@@ -143,6 +143,15 @@ def test_a_ledger_accounts_for_every_tensor_and_every_key(tmp_path, target):
         assert top == set(draft.config)
 
 
+def test_the_dtype_of_a_drafts_config_is_read_by_sglang_and_not_by_vllm(tmp_path, target):
+    draft = _read(damage_matrix.build("intact").set(torch_dtype="bfloat16"), tmp_path)
+
+    report = _check(draft, target, "sglang==0.5.23", "vllm==0.33.0")
+
+    fates = {label: {k.key: k.fate for k in ledger.keys} for label, ledger in report.ledgers.items()}
+    assert [fates[label]["torch_dtype"] for label in ("sglang==0.5.23", "vllm==0.33.0")] == ["read", "inert"]
+
+
 def test_a_draft_that_eyas_cannot_read_is_still_judged_by_the_engines_rules(tmp_path, target):
     draft = damage_matrix.build("intact").drop("fc.weight").unset("eagle_config", "draft_vocab_size")
     draft.set(architectures=["LlamaForCausalLM"]).drop("d2t").drop("t2d").drop("midlayer.hidden_norm.weight")

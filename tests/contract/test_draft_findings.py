@@ -225,3 +225,8 @@ def test_inert_keys_are_one_note(tmp_path: Path):
     notes = [f for f in found if f.code == "config-key-inert"]
     assert len(notes) == 1
     assert "initializer_range, use_cache" in notes[0].why
+
+
+def test_the_dtype_is_not_inert_since_sglang_computes_in_it(tmp_path: Path):
+    found = findings(damaged(tmp_path, keys(torch_dtype="bfloat16", dtype="bfloat16")))
+    assert not {"config-key-inert", "config-key-unknown"} & {f.code for f in found}

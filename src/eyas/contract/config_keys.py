@@ -24,6 +24,9 @@ SWITCH_KEYS = frozenset({
 EAGLE_CONFIG_KEYS = frozenset({
     "eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state", "norm_before_fc", "return_hidden_post_norm",
 })  # fmt: skip
+# Two names of one thing. SGLang's `--dtype auto` looks at the draft's own (none or float32: it computes in float16);
+# vLLM gives a draft the target's.
+DTYPE_KEYS = frozenset({"torch_dtype", "dtype"})
 SPECULATORS_KEYS = frozenset({
     "speculators_config", "speculators_model_type", "speculators_version", "transformer_layer_config",
 })  # fmt: skip
@@ -48,7 +51,7 @@ TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 
 # without effect on what an EAGLE-3 draft computes in any engine
 INERT_KEYS = frozenset({
-    *TOKEN_KEYS, "attention_dropout", "initializer_range", "torch_dtype", "dtype", "transformers_version", "use_cache",
+    *TOKEN_KEYS, "attention_dropout", "initializer_range", "transformers_version", "use_cache",
     "auto_map", "_name_or_path", "name_or_path", "has_no_defaults_at_init", "embed_requires_grad",
     "_attn_implementation",
     "_torchspec_version", "torchspec_version", "target_model_type", "target_model_name_or_path", "specforge_version",
@@ -72,7 +75,9 @@ INERT_KEYS = frozenset({
     "router_aux_loss_coef", "output_router_logits", "mlp_only_layers", "shared_expert_intermediate_size",
 })  # fmt: skip
 
-KNOWN_KEYS = SIZE_KEYS | SWITCH_KEYS | INERT_KEYS | frozenset(key for key in FIXED_VALUES if "." not in key)
+KNOWN_KEYS = (
+    SIZE_KEYS | SWITCH_KEYS | DTYPE_KEYS | INERT_KEYS | frozenset(key for key in FIXED_VALUES if "." not in key)
+)
 KNOWN_EAGLE_CONFIG_KEYS = EAGLE_CONFIG_KEYS | frozenset(
     key.split(".", 1)[1] for key in FIXED_VALUES if key.startswith("eagle_config.")
 )

@@ -71,7 +71,7 @@ def _notes(ledger: Ledger, where: str, label: str) -> list[Finding]:
         notes.append(_note("embedding-kept", f"{own[0]} is kept", where, why, label))
     casts = [t.name for t in ledger.tensors if "cast F32" in t.remark or "cast F64" in t.remark]
     if casts:
-        why = "engines load a draft in the target's dtype"
+        why = "vLLM computes a draft in the target's dtype, SGLang in that of its config (float32 there means float16)"
         notes.append(_note("dtype-cast", f"{len(casts)} tensors are cast down", where, why, label))
     if ledger.aux is None:
         why = "the target's depth is not known: give --target"

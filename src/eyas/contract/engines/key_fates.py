@@ -3,7 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eyas.contract.config_keys import INERT_KEYS, KNOWN_EAGLE_CONFIG_KEYS, KNOWN_KEYS, SPECULATORS_KEYS
+from eyas.contract.config_keys import (
+    DTYPE_KEYS,
+    INERT_KEYS,
+    KNOWN_EAGLE_CONFIG_KEYS,
+    KNOWN_KEYS,
+    SPECULATORS_KEYS,
+)
 from eyas.contract.engines.load_rules import LoadRules
 from eyas.contract.ledger import KeyEntry
 
@@ -58,6 +64,8 @@ def _fate(rules: LoadRules, key: str, value: Any, *, nested: bool) -> KeyEntry:
         known = key in KNOWN_KEYS or key in SPECULATORS_KEYS
         if key in INERT_KEYS:
             return KeyEntry(key=key, fate="inert")
+        if key in DTYPE_KEYS and rules.engine == "vllm":
+            return KeyEntry(key=key, fate="inert", remark="a draft computes in the target's dtype")
     if not known:
         return KeyEntry(key=key, fate="unknown", remark="eyas does not know what it decides")
     return KeyEntry(key=key, fate="read")
