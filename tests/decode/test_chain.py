@@ -96,3 +96,16 @@ def test_a_certain_draft_of_a_certain_target_is_always_accepted():
     verdict = rule.verify(torch.stack([sure, sure]), [token])
 
     assert (token.id, verdict.num_accepted_drafts, verdict.bonus_token) == (4, 1, 4)
+
+
+def test_a_rejection_that_only_rounding_made_still_has_a_token():
+    rule = SampledRule(Sampling(temperature=1.0), "sampled")
+    rule._uniform = lambda num, device: torch.full((num,), 1 - 2**-53, dtype=torch.float64)  # type: ignore[method-assign]
+    logits = torch.full((VOCAB,), -1e9)
+    logits[4] = logits[5] = 0.0
+    over = torch.zeros(VOCAB)
+    over[4], over[5] = 0.50000006, 0.5  # sums to more than 1 by one rounding: nowhere below the target
+
+    verdict = rule.verify(torch.stack([logits, logits]), [DraftToken(4, over)])
+
+    assert (verdict.num_accepted_drafts, verdict.bonus_token) == (0, 5)

@@ -91,7 +91,21 @@ def test_a_draw_inverts_the_distribution():
 
 def test_all_that_is_out_of_range_is_said_at_once():
     with pytest.raises(SamplingInvalid) as caught:
-        Sampling(temperature=-1, top_k=-1, top_p=0, min_p=1)
+        Sampling(temperature=-1, top_k=-1, top_p=0, min_p=1.1, seed=2**63)
 
-    for name in ("temperature", "top_k", "top_p", "min_p"):
+    for name in ("temperature", "top_k", "top_p", "min_p", "seed"):
         assert name in caught.value.why
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e-40, 1e-38, float("inf"), float("nan")])
+def test_a_temperature_that_fp32_cannot_divide_by_is_refused(temperature: float):
+    with pytest.raises(SamplingInvalid, match="temperature"):
+        Sampling(temperature=temperature)
+
+
+def test_the_least_temperature_and_a_top_k_of_one_choose_what_greedy_chooses():
+    rows = torch.randn(50, 40, generator=torch.Generator().manual_seed(3)) * 30
+    for one in (Sampling(temperature=1e-6), Sampling(temperature=1.0, top_k=1), Sampling(temperature=1.0, min_p=1.0)):
+        probs = token_probs(rows, SamplingBatch.of([one] * 50, CPU))
+
+        assert torch.equal(draw(probs, torch.linspace(0, 0.999, 50)), rows.argmax(-1))

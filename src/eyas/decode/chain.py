@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from eyas.decode.sampling import Sampling, SamplingBatch, draw, token_probs
+from eyas.decode.sampling import Sampling, SamplingBatch, beyond, draw, token_probs
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,7 @@ class SampledRule:
         draft[: len(token.probs)] = token.probs
         if float(self._uniform(1, target.device)) * float(draft[token.id]) < float(target[token.id]):
             return None
-        residual = (target - draft).clamp(min=0)
-        assert float(residual.sum()) > 0, "a draft can only be rejected where the target's probability is lower"
-        return int(draw(residual[None], self._uniform(1, target.device)))
+        return int(draw(beyond(target, draft)[None], self._uniform(1, target.device)))
 
     def _probs(self, logits: Tensor) -> Tensor:
         batch = SamplingBatch.of([self._sampling] * logits.shape[0], logits.device)

@@ -4,11 +4,14 @@ Shapes: B rows, V vocabulary.
 """
 
 from dataclasses import dataclass
+from math import inf
 
 import torch
 from torch import Tensor
 
 from eyas.errors import EyasError
+
+_LEAST_TEMPERATURE = 1e-6  # far below it logits divided in fp32 overflow, and the temperature itself becomes 0
 
 
 class SamplingInvalid(EyasError):
@@ -22,11 +25,11 @@ class Sampling:
     """How to choose the next token.
 
     Attributes:
-        temperature: divides the logits; 0 = greedy (the highest logit, the lowest id among equals).
+        temperature: divides the logits, at least 1e-6; or 0 = greedy (the highest logit, the lowest id among equals).
         top_k: only the k likeliest tokens; 0 = all.
         top_p: only the likeliest tokens whose probabilities reach this sum, (0, 1]; 1 = all.
-        min_p: only tokens at least this share of the likeliest one's probability, [0, 1); 0 = all.
-        seed: of the random generator; the same seed gives the same text on the same device.
+        min_p: only tokens at least this share of the likeliest one's probability, [0, 1]; 0 = all.
+        seed: of the random generator, below 2^63 in size; the same seed gives the same text on the same device.
     """
 
     temperature: float = 0.0
@@ -39,10 +42,14 @@ class Sampling:
         wrong = [
             text
             for is_wrong, text in (
-                (not self.temperature >= 0, f"temperature is {self.temperature}, must be at least 0"),
+                (
+                    self.temperature != 0 and not _LEAST_TEMPERATURE <= self.temperature < inf,
+                    f"temperature is {self.temperature}, must be 0 (greedy) or {_LEAST_TEMPERATURE} and more, finite",
+                ),
                 (self.top_k < 0, f"top_k is {self.top_k}, must be at least 0"),
                 (not 0 < self.top_p <= 1, f"top_p is {self.top_p}, must be in (0, 1]"),
-                (not 0 <= self.min_p < 1, f"min_p is {self.min_p}, must be in [0, 1)"),
+                (not 0 <= self.min_p <= 1, f"min_p is {self.min_p}, must be in [0, 1]"),
+                (not abs(self.seed) < 2**63, f"seed is {self.seed}, must be below 2^63 in size"),
             )
             if is_wrong
         ]
@@ -133,3 +140,12 @@ def draw(probs: Tensor, uniform: Tensor) -> Tensor:
     threshold = uniform.double()[:, None] * cumulative[:, -1:]
     drawn = torch.searchsorted(cumulative, threshold, right=True)[:, 0]
     return drawn.clamp(max=probs.shape[-1] - 1)
+
+
+def beyond(target: Tensor, draft: Tensor) -> Tensor:
+    """[V] what a target's distribution has beyond a draft's, max(p - q, 0), not normalised.
+
+    Where nothing is left, rounding alone made the draft's sum the larger one: then the target's own distribution.
+    """
+    left = (target - draft).clamp(min=0)
+    return left if float(left.sum()) > 0 else target

@@ -10,7 +10,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from eyas.decode.sampling import Sampling, SamplingBatch, draw, token_probs
+from eyas.decode.sampling import Sampling, SamplingBatch, beyond, draw, token_probs
 from eyas.decode.tree import ROOT, Child, DraftTree, Offered
 
 
@@ -109,8 +109,7 @@ class SampledTreeRule:
             draft = draft / draft.sum()  # here, since after the last child nothing may be left to divide by
             if self._uniform() * float(draft[token]) < float(target[token]):
                 return child, target
-            target = (target - draft).clamp(min=0)
-            assert float(target.sum()) > 0, "a draft can only be rejected where the target's probability is lower"
+            target = beyond(target, draft)
             target = target / target.sum()
             draft[token] = 0
         return None, target
