@@ -1,6 +1,8 @@
 """Saving and restoring an unfinished run: weights, moments, step, best draft, RNG, metrics; whole or not at all."""
 
 import json
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from eyas.errors import EyasError
-from eyas.records.atomic import atomic_folder
+from eyas.records.atomic import WriteFailed, atomic_folder
 from eyas.records.checkpoint import METRICS, SCHEMA, STATE, TENSORS, CheckpointState
 from eyas.train.journal import steps_of
 from eyas.train.state_tensors import (
@@ -90,8 +92,9 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
 
     Raises:
         CheckpointForeign: the kept run was made of something else; the message says what changed.
-        CheckpointDamaged: the folder cannot be read.
+        CheckpointDamaged: the folder cannot be read, or is none.
     """
+    _require_folder(folder)
     if not folder.exists():
         return None
     try:
@@ -115,6 +118,35 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
             "run the same command as before to go on with it, or give --restart to throw it away",
         )
     return state
+
+
+def throw_away(folder: Path) -> None:
+    """Delete the run kept in `folder`; nothing where there is none. Several processes may do so at once.
+
+    Raises:
+        CheckpointDamaged: a file or a link stands there: eyas wrote neither.
+        WriteFailed: it cannot be deleted.
+    """
+    _require_folder(folder)
+    shutil.rmtree(folder, ignore_errors=True)  # what another process deleted first is no error
+    if folder.exists():
+        raise WriteFailed(
+            f"cannot delete the unfinished run {folder}",
+            str(folder),
+            "some of it is still there, and what is left must not be gone on with",
+            "delete it yourself (permissions?), or choose another --out",
+        )
+
+
+def _require_folder(folder: Path) -> None:
+    """A file or a link in the run's place would stop the first checkpoint, hours later."""
+    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+        raise CheckpointDamaged(
+            f"{folder} is no folder",
+            str(folder),
+            "an unfinished run is kept there, and eyas neither writes into nor deletes a file or a link in its place",
+            "move it away, or choose another --out",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

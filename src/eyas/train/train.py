@@ -15,7 +15,7 @@ from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.checkpoint import LAST_GOOD, resume_folder
 from eyas.talk import Talk
-from eyas.train.checkpoint import read_state
+from eyas.train.checkpoint import read_state, throw_away
 from eyas.train.config import TrainConfig
 from eyas.train.held_out import HeldOut
 from eyas.train.journal import held_out_of, steps_of
@@ -162,7 +162,7 @@ def _run(
 def _checkpointing(request: TrainRequest, config: TrainConfig, plan: TrainPlan) -> Checkpointing:
     folder = resume_folder(request.out)
     if request.restart:
-        shutil.rmtree(folder, ignore_errors=True)
+        throw_away(folder)
     init_from = None
     if request.init_from is not None:
         files = sorted(p for p in request.init_from.glob("*") if p.suffix in (".safetensors", ".bin", ".json"))
