@@ -4,11 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import FAMILIES, LlamaWeights, fuse_llama, read_llama, why_not_fast
 from eyas.engine.native import NativeKernels, load_kernels
+from eyas.models.target_loading import TargetUnloadable
 from eyas.talk import Silent
 from tiny_target import tiny_target
 
@@ -93,6 +95,25 @@ def test_a_saved_folder_reads_as_the_model_in_memory(tmp_path: Path):
     target.start(32, ())
 
     torch.testing.assert_close(target.prefill(IDS).logits[0], reference(model, IDS)[0][-1], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.norm.weight",
+        "model.layers.1.self_attn.k_proj.weight",
+        "model.layers.0.self_attn.v_proj.bias",
+        "lm_head.weight",
+    ],
+)
+def test_a_weight_that_is_not_in_the_files_is_named(tmp_path: Path, name: str):
+    tiny_target("qwen2").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    del tensors[name]
+    save_file(tensors, tmp_path / "model.safetensors")
+
+    with pytest.raises(TargetUnloadable, match=name):
+        read_llama(tmp_path, dtype=torch.float32, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from torch import Tensor
 from eyas.contract.draft_spec import Rope
 from eyas.models.quantise import Quantisation, is_quantised, quantised, say_quantised, stored_bytes
 from eyas.models.rope import inverse_frequencies
+from eyas.models.target_loading import TargetUnloadable
 from eyas.talk import Talk
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -141,7 +142,11 @@ def _why_not_rope(config: Mapping[str, Any]) -> str | None:
 
 
 def read_llama(folder: Path, *, dtype: torch.dtype, device: torch.device) -> LlamaWeights:
-    """Read and fuse the weights of a folder that `why_not_fast` has nothing against."""
+    """Read and fuse the weights of a folder that `why_not_fast` has nothing against.
+
+    Raises:
+        TargetUnloadable: a weight is not in its files.
+    """
     config = json.loads((folder / "config.json").read_text())
     assert why_not_fast(config) is None, "ask why_not_fast first"
     with ExitStack() as stack:
@@ -154,13 +159,12 @@ def fuse_llama(config: Mapping[str, Any], get: Callable[[str], Tensor | None]) -
     shape, rope, max_positions = _shape(config)
     frequencies, scale = inverse_frequencies(rope, shape.head_dim, max_positions)
     embedding = _must(get, "model.embed_tokens.weight")
-    head = None if config.get("tie_word_embeddings") else get("lm_head.weight")
     return LlamaWeights(
         shape=shape,
         embedding=embedding,
         blocks=tuple(_block(get, f"model.layers.{i}.") for i in range(config["num_hidden_layers"])),
         norm=_must(get, "model.norm.weight"),
-        head=embedding if head is None else head,
+        head=embedding if config.get("tie_word_embeddings") else _must(get, "lm_head.weight"),
         inverse_frequencies=frequencies,
         rope_scale=scale,
     )
@@ -188,32 +192,33 @@ def _shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rope, int]:
 
 
 def _block(get: Callable[[str], Tensor | None], prefix: str) -> BlockWeights:
-    def fused(names: tuple[str, ...], kind: str) -> Tensor | None:
-        parts = [get(f"{prefix}{name}.{kind}") for name in names]
-        present = [part for part in parts if part is not None]
-        assert len(present) in (0, len(parts)), f"{prefix}{names}: some have a {kind}, some have none"
-        return torch.cat(present) if present else None
+    def fused(names: tuple[str, ...], kind: str) -> Tensor:
+        return torch.cat([_must(get, f"{prefix}{name}.{kind}") for name in names])
 
-    qkv = fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "weight")
-    gate_up = fused(("mlp.gate_proj", "mlp.up_proj"), "weight")
-    assert qkv is not None, f"{prefix}: q, k, v projections are missing"
-    assert gate_up is not None, f"{prefix}: gate and up projections are missing"
+    qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    has_bias = any(get(f"{prefix}{name}.bias") is not None for name in qkv)
     return BlockWeights(
         input_norm=_must(get, f"{prefix}input_layernorm.weight"),
-        qkv=qkv,
-        qkv_bias=fused(("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"), "bias"),
+        qkv=fused(qkv, "weight"),
+        qkv_bias=fused(qkv, "bias") if has_bias else None,
         q_norm=get(f"{prefix}self_attn.q_norm.weight"),
         k_norm=get(f"{prefix}self_attn.k_norm.weight"),
         o=_must(get, f"{prefix}self_attn.o_proj.weight"),
         post_norm=_must(get, f"{prefix}post_attention_layernorm.weight"),
-        gate_up=gate_up,
+        gate_up=fused(("mlp.gate_proj", "mlp.up_proj"), "weight"),
         down=_must(get, f"{prefix}mlp.down_proj.weight"),
     )
 
 
 def _must(get: Callable[[str], Tensor | None], name: str) -> Tensor:
     tensor = get(name)
-    assert tensor is not None, f"{name} is not in the checkpoint"
+    if tensor is None:
+        raise TargetUnloadable(
+            "the target's weights are not all there",
+            name,
+            "no safetensors file of the target's folder holds this tensor, and its family computes with it",
+            "look at the folder with `eyas header`, and get the missing files",
+        )
     return tensor
 
 
