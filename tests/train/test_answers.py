@@ -28,6 +28,7 @@ def test_sampled_text_of_the_target_has_the_targets_own_entropy():
     found = check_answers(TARGET, written(1.0, 16), most_tokens=10_000)
     assert found.num_tokens == 16 * 57
     assert abs(found.nll - found.entropy) < 0.15
+    assert found.foreign_share == 0.0
     assert not found.is_foreign
 
 
@@ -53,3 +54,18 @@ def test_it_reads_no_more_than_it_was_allowed_but_at_least_one_row():
     rows = written(0.0, 4)
     assert check_answers(TARGET, rows, most_tokens=130).num_tokens == 2 * 57
     assert check_answers(TARGET, rows, most_tokens=1).num_tokens == 57
+
+
+def test_text_by_somebody_else_is_told_wherever_in_the_rows_it_stands():
+    generator = torch.Generator().manual_seed(1)
+    foreign = [
+        TokenRow(tuple(torch.randint(3, 64, (60,), generator=generator).tolist()), (False,) * 3 + (True,) * 57)
+        for _ in range(60)
+    ]
+    found = check_answers(TARGET, [*written(0.0, 60), *foreign], most_tokens=1200)
+    assert found.num_tokens == 20 * 57
+    assert 0.3 < found.greedy_share < 0.7, "as many rows of either kind"
+    assert not found.nll > found.entropy + 0.5, "in the mean the greedy rows hide the others"
+    assert found.foreign_share == 0.5
+    assert found.is_foreign
+    assert "50% of them are not this target's own" in str(found)

@@ -54,3 +54,9 @@ def test_smollm2_costs_about_what_was_measured_per_token():
     size = TargetSize(num_params=134_515_008, num_active=106_204_000, num_bytes=0)
     costs = estimate_costs(smollm2, TrainConfig(), target=size, longest=500)
     assert 0.5e9 < costs.flop_per_token < 0.9e9
+
+
+def test_a_step_of_few_tokens_needs_no_memory_for_a_whole_micro_batch():
+    few, many = (estimate_costs(SPEC, TrainConfig(), **GIVEN, batch_tokens=tokens) for tokens in (256, 1 << 20))
+    assert "draft activations of 7 steps x 256 tokens" in few.memory_bytes
+    assert "draft activations of 7 steps x 4096 tokens" in many.memory_bytes

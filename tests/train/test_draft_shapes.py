@@ -187,7 +187,7 @@ def test_shapes_that_cannot_be_are_refused_all_at_once():
 def test_the_options_are_flat_on_the_command_line_and_in_the_identity_of_a_run(inputs, tmp_path):
     request = TrainRequest(target=inputs[0], rows=inputs[1], out=tmp_path / "d", device="cpu")
     config = replace(CONFIG, shape=DraftShape(num_layers=3))
-    identity = run_identity(plan_train(request, config, Silent()), config, "w", None)
+    identity = run_identity(plan_train(request, config, Silent()), config, weights="w", dtype="float32", init_from=None)
     assert identity["--num-layers"] == 3
     assert "--shape" not in identity
     assert {f"--{f.name.replace('_', '-')}" for f in fields(DraftShape)} <= set(options_of(build_app()["train"]))

@@ -66,6 +66,7 @@ def test_all_of_it_is_said_and_nothing_is_written(inputs, tmp_path: Path):
     said = "\n".join(talk.lines)
     for words in ("draft vocabulary: 32", "mask: ", "RoPE of the draft: theta", "trained parameters", "MiB  target"):
         assert words in said
+    assert "disk: " in said
     assert "teacher: the recomputed head has the model's own first choice at 100.0%" in said
     assert "measured on 2 trial steps: " in said
     assert any("eyas prepare" in note and "--regenerate" in note for note in talk.notes)
@@ -79,7 +80,9 @@ def test_a_run_of_one_step_can_be_tried_too(inputs, tmp_path: Path):
     request = TrainRequest(target=inputs[0], rows=inputs[1], out=tmp_path / "d", device="cpu")
     config = replace(CONFIG, steps=1)
     plan = plan_train(request, config, Silent())
-    assert examine(request, config, plan, Silent()).trial.tokens_per_s > 0
+    trial = examine(request, config, plan, Silent()).trial
+    assert trial.tokens_per_s > 0
+    assert str(trial).startswith("measured on 1 trial step: ")
 
 
 @pytest.mark.parametrize(("seconds", "words"), [(4.2, "4 s"), (600, "10 min"), (12_000, "3 h 20 min")])

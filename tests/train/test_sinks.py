@@ -1,10 +1,14 @@
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
 from eyas.records.atomic import WriteFailed
 from eyas.train.device_peaks import peak_flops
-from eyas.train.sinks import require_sinks, scalars_of
+from eyas.train.sinks import open_sinks, require_sinks, scalars_of
 
 
 def test_lists_are_told_apart_by_unrolled_step_and_what_is_no_number_is_left_out():
@@ -46,3 +50,24 @@ def test_a_folder_for_event_files_that_cannot_be_made_is_told_before_the_run(tmp
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteFailed, match="no folder"):
         require_sinks(tmp_path / "file" / below, None)
+
+
+def test_wandb_gets_every_record_at_its_step(monkeypatch):
+    told, wandb = list[Any](), ModuleType("wandb")
+    run = SimpleNamespace(log=lambda scalars, step: told.append((step, scalars)), finish=lambda: told.append("finish"))
+    wandb.init = lambda **about: told.append(about) or run  # type: ignore[attr-defined]
+    wandb.__spec__ = ModuleSpec("wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+
+    require_sinks(None, "hawks")
+    (sink,) = open_sinks(None, "hawks", "draft", {"steps": 2})
+    sink.write({"schema": "eyas.metrics/1", "step": 1, "loss": 0.5, "accuracy": [0.25]})
+    sink.write({"schema": "eyas.held-out/1", "step": 1, "accept_length": 2.0})
+    sink.close()
+
+    assert told == [
+        {"project": "hawks", "name": "draft", "config": {"steps": 2}},
+        (1, {"loss": 0.5, "accuracy/step_0": 0.25}),
+        (1, {"held_out/accept_length": 2.0}),
+        "finish",
+    ]

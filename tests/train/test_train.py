@@ -33,8 +33,8 @@ from eyas.replay.eval_config import EvalConfig
 from eyas.replay.evaluate import evaluate
 from eyas.talk import Silent
 from eyas.train.checkpoint import CheckpointDamaged, CheckpointForeign
-from eyas.train.config import TrainConfig
-from eyas.train.held_out import HeldOut
+from eyas.train.config import TrainConfig, TrainConfigInvalid
+from eyas.train.held_out import HeldOut, HeldOutUnusable
 from eyas.train.initialise import AuxBoundaryBeyondTarget
 from eyas.train.optimiser import TrainingDiverged
 from eyas.train.plan import RowsOfAnotherTarget
@@ -198,6 +198,36 @@ def test_a_resumed_run_with_other_options_or_rows_is_refused_with_what_changed(i
 
     run(replace(request, restart=True), replace(CONFIG, seed=4))
     assert len(curve(tmp_path / "draft")) == 6
+
+
+def test_what_changes_no_result_may_change_on_the_way(inputs, tmp_path: Path, monkeypatch):
+    # An error of memory says: give a smaller --micro-batch-tokens. The run must then go on.
+    run(request_for(inputs, tmp_path / "whole"))
+    request = request_for(inputs, tmp_path / "parts")
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_before(3, patch)
+        run(request)
+    run(request, replace(CONFIG, micro_batch_tokens=50, log_every=2))
+    for one, other in zip(curve(tmp_path / "whole"), curve(request.out), strict=True):
+        assert other == pytest.approx(one, rel=1e-4)
+
+
+def test_another_dtype_of_the_target_is_another_run(inputs, tmp_path: Path, monkeypatch):
+    request = request_for(inputs, tmp_path / "draft")
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_before(2, patch)
+        run(request)
+    with pytest.raises(CheckpointForeign, match="target dtype: 'float32' then, 'bfloat16' now"):
+        run(replace(request, dtype="bfloat16"))
+
+
+def test_a_restart_never_deletes_the_draft_that_it_goes_on_from(inputs, tmp_path: Path):
+    resume = resume_folder(tmp_path / "draft")
+    run(request_for(inputs, resume / "draft"), replace(CONFIG, steps=1, checkpoint_every_s=0.0))
+    request = request_for(inputs, tmp_path / "draft", init_from=resume / "draft", restart=True)
+    with pytest.raises(TrainConfigInvalid, match="--restart would delete"):
+        run(request)
+    assert (resume / "draft" / "config.json").exists()
 
 
 def test_a_damaged_checkpoint_is_told_apart_from_a_foreign_one(inputs, tmp_path: Path, monkeypatch):
@@ -414,6 +444,13 @@ def test_held_out_rows_beside_the_training_rows_are_used_unless_told_not_to(inpu
     assert len(run(request, replace(CONFIG, steps=2)).held_out) == 2
     plan = plan_train(replace(request, out=tmp_path / "e"), replace(CONFIG, eval_every=0), Silent())
     assert plan.held_out is None
+
+
+def test_held_out_rows_with_ids_that_the_target_does_not_have_are_refused_before_it_is_loaded(inputs, tmp_path: Path):
+    rows = [EvalRow(id="a", set="h", prompt_ids=(5, 6), response_ids=(7, 8, 100_000))]
+    write_eval_rows(rows, tmp_path / "h.jsonl")
+    with pytest.raises(HeldOutUnusable, match="token id 100000"):
+        plan_train(request_for(inputs, tmp_path / "d", held_out=tmp_path / "h.jsonl"), CONFIG, Silent())
 
 
 def test_other_held_out_rows_are_another_run(inputs, tmp_path: Path, monkeypatch):

@@ -74,9 +74,13 @@ class _PlainProgress:
     def __init__(self, label: str, total: float | None, unit: str, quiet: bool) -> None:
         self._label, self._total, self._unit, self._quiet = label, total, unit, quiet
         self._done, self._status, self._start, self._last = 0.0, "", time.monotonic(), time.monotonic()
+        self._first: tuple[float, float] | None = (
+            None  # time and amount: a resumed run begins with what was done before
+        )
 
     def advance(self, amount: float = 1.0) -> None:
         self._done += amount
+        self._first = self._first or (time.monotonic(), self._done)
         if time.monotonic() - self._last >= _PLAIN_EVERY_S:
             self._last = time.monotonic()
             self._print()
@@ -98,6 +102,8 @@ class _PlainProgress:
         text += f" {self._unit}, {spent:.0f} s"
         if ended:
             text += ", done"
-        elif self._total and self._done:
-            text += f", eta {spent * (self._total - self._done) / self._done:.0f} s"
+        elif self._total and self._first and self._done > self._first[1]:
+            since, before = self._first
+            left = (time.monotonic() - since) * (self._total - self._done) / (self._done - before)
+            text += f", eta {left:.0f} s"
         print(f"{text}  {self._status}".rstrip(), file=sys.stderr, flush=True)

@@ -70,13 +70,20 @@ def draft_size(spec: DraftSpec) -> DraftSize:
 
 
 def estimate_costs(
-    spec: DraftSpec, config: TrainConfig, *, target: TargetSize, longest: int, device_type: str = "cpu"
+    spec: DraftSpec,
+    config: TrainConfig,
+    *,
+    target: TargetSize,
+    longest: int,
+    batch_tokens: int | None = None,
+    device_type: str = "cpu",
 ) -> Costs:
     """Estimate for a draft of shape `spec`.
 
     Args:
         target: size of the target.
         longest: longest row, tokens: a longer row than a micro-batch goes alone.
+        batch_tokens: of an optimiser step, which a micro-batch does not exceed; None where it is not known.
         device_type: "cpu" or "cuda", for the size of a micro-batch.
     """
     width, wide, vocab = spec.hidden_size, spec.intermediate_size, spec.draft_vocab_size
@@ -84,7 +91,8 @@ def estimate_costs(
     size = draft_size(spec)
     frozen = (size.head if config.freeze_head else 0) + (size.embedding if config.freeze_embedding else 0)
     trained = size.total - frozen
-    tokens = max(config.micro_batch_on(device_type), longest)
+    at_once = config.micro_batch_on(device_type)
+    tokens = max(at_once if batch_tokens is None else min(at_once, batch_tokens), longest)
     # What autograd keeps of each unrolled position: five states, q, k, v, attention's output, gate and up; in fp32
     # (half of it beside a target in bf16).
     kept = 4 * (5 * width + 2 * heads + 2 * wide) * spec.num_layers
@@ -102,7 +110,7 @@ def estimate_costs(
     flop = 2 * target.num_active + teacher + 6 * size.fuse + 6 * config.ttt_steps * (size.layers + head)
     return Costs(
         memory_bytes=dict(sorted(memory.items(), key=lambda item: -item[1])),
-        checkpoint_bytes=12 * trained,
+        checkpoint_bytes=12 * trained + 4 * frozen + 2 * size.total,  # masters and moments, the best draft in bf16
         draft_bytes=2 * size.total,
         flop_per_token=flop,
         num_trained=trained,

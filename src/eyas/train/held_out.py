@@ -28,7 +28,7 @@ _KEPT_BYTES = 4 << 30
 
 
 class HeldOutUnusable(EyasError):
-    """The held-out file has no row with the target's answer."""
+    """The held-out file has no row with the target's answer, or holds another target's."""
 
     code = "held-out-unusable"
 
@@ -61,12 +61,16 @@ def find_held_out(given: Path | None, rows_folder: Path) -> Path | None:
     return given or (beside if beside.is_file() else None)
 
 
-def read_held_out(path: Path, most_rows: int) -> HeldOutRows:
+def read_held_out(path: Path, most_rows: int, vocab_size: int | None = None) -> HeldOutRows:
     """The first `most_rows` rows of `path` (`records.eval_rows`), prompts without answers left out.
+
+    Args:
+        vocab_size: of the target; None where it is not known.
 
     Raises:
         EvalDataMissing, EvalRowMalformed, EvalDataEmpty: the file.
-        HeldOutUnusable: no row has an answer of at least two tokens: there would be no round.
+        HeldOutUnusable: no row has an answer of at least two tokens: there would be no round; or a row holds a token
+            id that the target does not have.
     """
     read = read_eval_rows([path], most_rows)
     rows = tuple(row for row in read if isinstance(row, EvalRow) and len(row.response_ids) > 1)
@@ -76,6 +80,14 @@ def read_held_out(path: Path, most_rows: int) -> HeldOutRows:
             str(path),
             f"of {len(read)} rows none has the target's own answer (`response_ids`) of two tokens or more",
             "let the target answer them: `eyas eval DRAFT --target T --data F --save-rows HELD_OUT`",
+        )
+    highest = max(max(*row.prompt_ids, *row.response_ids) for row in rows)
+    if vocab_size is not None and highest >= vocab_size:
+        raise HeldOutUnusable(
+            f"a held-out row holds the token id {highest}",
+            str(path),
+            f"the target has {vocab_size} tokens: these are another target's rows",
+            "let this target answer them: `eyas eval DRAFT --target T --data F --save-rows HELD_OUT`",
         )
     return HeldOutRows(
         path=path, fingerprint=fingerprint.of_files([path]), rows=rows, num_skipped=len(read) - len(rows)

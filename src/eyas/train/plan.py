@@ -21,7 +21,7 @@ from eyas.train.initialise import draft_spec_for
 from eyas.train.vocabulary import DraftVocabulary, choose_vocabulary
 
 _REPLAYS_WANTED = 10
-_DECIDE_NOTHING = {"checkpoint_every_s", "log_every"}
+_DECIDE_NOTHING = {"checkpoint_every_s", "log_every", "micro_batch_tokens"}
 
 
 class RowsOfAnotherTarget(EyasError):
@@ -138,6 +138,7 @@ def make_plan(
             shape=config.shape,
         )
     dialect_notes = _format_notes(spec, target)
+    held_out_rows = _held_out(held_out, rows_folder, config, vocab_size)
     resolved = resolve(
         config,
         hidden_size=spec.hidden_size,
@@ -145,7 +146,6 @@ def make_plan(
         longest=manifest.longest,
         is_new=init_from is None,
     )
-    found = None if config.eval_every == 0 else find_held_out(held_out, rows_folder)
     batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
     return TrainPlan(
         rows=rows,
@@ -160,18 +160,22 @@ def make_plan(
             config,
             target=size_of_tensors(target, tensors),
             longest=manifest.longest,
+            batch_tokens=resolved.batch_tokens,
             device_type=device_type,
         ),
-        held_out=None if found is None else read_held_out(found, config.held_out_rows),
-        eval_every=0 if found is None else config.eval_every or max(1, len(batches) // _REPLAYS_WANTED),
+        held_out=held_out_rows,
+        eval_every=0 if held_out_rows is None else config.eval_every or max(1, len(batches) // _REPLAYS_WANTED),
     )
 
 
-def run_identity(plan: TrainPlan, config: TrainConfig, weights: str, init_from: str | None) -> dict[str, Any]:
+def run_identity(
+    plan: TrainPlan, config: TrainConfig, *, weights: str, dtype: str, init_from: str | None
+) -> dict[str, Any]:
     """What decides a run's result, for its checkpoint: a rerun that differs in any of it is another run.
 
     Args:
         weights: fingerprint of the target's weights.
+        dtype: in which the target computes.
         init_from: fingerprint of the draft it starts from.
     """
     options = {name: value for name, value in asdict(config).items() if name not in _DECIDE_NOTHING}
@@ -180,10 +184,16 @@ def run_identity(plan: TrainPlan, config: TrainConfig, weights: str, init_from: 
         "rows": plan.rows.manifest.fingerprint,
         "target config": plan.target.fingerprint,
         "target weights": weights,
+        "target dtype": dtype,
         "init from": init_from,
         "held-out rows": plan.held_out and plan.held_out.fingerprint,
         **{f"--{name.replace('_', '-')}": value for name, value in options.items()},
     }
+
+
+def _held_out(given: Path | None, rows_folder: Path, config: TrainConfig, vocab_size: int) -> HeldOutRows | None:
+    found = None if config.eval_every == 0 else find_held_out(given, rows_folder)
+    return None if found is None else read_held_out(found, config.held_out_rows, vocab_size or None)
 
 
 def _require_same_text(target: TargetSpec, rows: Rows) -> None:

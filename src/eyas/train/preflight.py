@@ -11,9 +11,10 @@ import torch
 from eyas.errors import ExitCode, EyasError
 from eyas.models.target import Target
 from eyas.records.atomic import OutputExists
+from eyas.records.checkpoint import resume_folder
 from eyas.talk import Talk
 from eyas.train.answers import AnswersCheck, check_answers
-from eyas.train.config import TrainConfig
+from eyas.train.config import TrainConfig, TrainConfigInvalid
 from eyas.train.device_peaks import peak_flops
 from eyas.train.mask_statistics import mask_statistics
 from eyas.train.plan import TrainPlan, make_plan
@@ -57,6 +58,7 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
 
     Raises:
         OutputExists: there is a folder under `request.out`.
+        TrainConfigInvalid: `restart` would delete the draft of `init_from`.
         DiskTooSmall: checkpoints and draft would not fit.
         EnvironmentMissing, WriteFailed: wandb is wanted and not installed, or TensorBoard's folder cannot be written.
         PlacementInvalid, EnvironmentMissing: the device is not there.
@@ -69,15 +71,17 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
             "a draft that may have cost days is never overwritten",
             "choose another folder, or delete this one",
         )
+    _require_no_loss(request)
     require_sinks(request.tensorboard, request.wandb)
     device_type = request.placement().device.type
     plan = make_plan(request.target, request.rows, config, request.init_from, request.held_out, device_type)
-    _require_disk(request.out, plan, config)
+    disk = _require_disk(request.out, plan, config)
     for note in plan.resolved.notes:
         talk.note(note)
     _say_vocabulary(plan, talk)
     _say_text(plan, config, talk)
     _say_costs(plan, talk)
+    talk.line(disk)
     _say_held_out(plan, config, talk)
     return plan
 
@@ -174,8 +178,20 @@ def _say_held_out(plan: TrainPlan, config: TrainConfig, talk: Talk) -> None:
     )
 
 
-def _require_disk(out: Path, plan: TrainPlan, config: TrainConfig) -> None:
-    """Raise `DiskTooSmall` before a run that could not be kept."""
+def _require_no_loss(request: TrainRequest) -> None:
+    """`--restart` throws a folder away: not the one whose last good draft is to be gone on from."""
+    folder = resume_folder(request.out).absolute()
+    if request.restart and request.init_from is not None and request.init_from.absolute().is_relative_to(folder):
+        raise TrainConfigInvalid(
+            "--restart would delete the draft that --init-from names",
+            f"--init-from {request.init_from}",
+            f"it lies in {folder}, the unfinished run that --restart throws away",
+            "choose another --out, or copy that draft elsewhere first",
+        )
+
+
+def _require_disk(out: Path, plan: TrainPlan, config: TrainConfig) -> str:
+    """What the run needs of the disk, in words; raises `DiskTooSmall` before a run that could not be kept."""
     # A checkpoint is written beside the one before it.
     needed = plan.costs.draft_bytes + (2 * plan.costs.checkpoint_bytes if config.checkpoint_every_s else 0)
     folder = next(parent for parent in out.absolute().parents if parent.exists())
@@ -187,3 +203,8 @@ def _require_disk(out: Path, plan: TrainPlan, config: TrainConfig) -> None:
             "two checkpoints and the draft must fit at once",
             "free some space, choose another --out, or give --checkpoint-every-s 0",
         )
+    what = "two checkpoints and the draft" if config.checkpoint_every_s else "the draft"
+    return (
+        f"disk: {needed / 2**20:.0f} MiB for {what}, {plan.costs.draft_bytes / 2**20:.0f} MiB of it for good;"
+        f" {free / 2**30:.1f} GiB are free"
+    )

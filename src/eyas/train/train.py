@@ -71,7 +71,7 @@ def train(
         OutputExists, WriteFailed: see `records.atomic`.
     """
     placement = request.placement(place.local_rank if place else 0)
-    keep = _checkpointing(request, config, plan)
+    keep = _checkpointing(request, config, plan, placement)
     try:
         with joined(place, placement.device) as ranks:
             return _train(request, config, plan, keep, placement, ranks, talk)
@@ -159,7 +159,7 @@ def _run(
     return outcome
 
 
-def _checkpointing(request: TrainRequest, config: TrainConfig, plan: TrainPlan) -> Checkpointing:
+def _checkpointing(request: TrainRequest, config: TrainConfig, plan: TrainPlan, placement: Placement) -> Checkpointing:
     folder = resume_folder(request.out)
     if request.restart:
         throw_away(folder)
@@ -167,5 +167,11 @@ def _checkpointing(request: TrainRequest, config: TrainConfig, plan: TrainPlan) 
     if request.init_from is not None:
         files = sorted(p for p in request.init_from.glob("*") if p.suffix in (".safetensors", ".bin", ".json"))
         init_from = fingerprint.of_files(files)
-    run = run_identity(plan, config, fingerprint_weights(request.target), init_from)
+    run = run_identity(
+        plan,
+        config,
+        weights=fingerprint_weights(request.target),
+        dtype=str(placement.dtype).removeprefix("torch."),
+        init_from=init_from,
+    )
     return Checkpointing(folder=folder, every_s=config.checkpoint_every_s, run=run, state=read_state(folder, run))

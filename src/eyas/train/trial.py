@@ -19,11 +19,13 @@ class Trial:
     """What was measured.
 
     Attributes:
-        tokens_per_s: of the steps after the first.
+        num_steps: that were timed: those after the first, if there are any.
+        tokens_per_s: of these.
         seconds: that the whole run would take at that speed, without replays and checkpoints.
         peak_memory_bytes: of the GPU, the largest batch included; None on a CPU.
     """
 
+    num_steps: int
     tokens_per_s: float
     seconds: float
     peak_memory_bytes: int | None
@@ -34,10 +36,8 @@ class Trial:
 
     def __str__(self) -> str:
         memory = "" if self.peak_memory_bytes is None else f", peak memory {self.peak_memory_bytes / 2**30:.1f} GiB"
-        return (
-            f"measured on {_NUM_STEPS - 1} trial steps: {self.tokens_per_s:.0f} tokens/s,"
-            f" {duration(self.seconds)} for the run{memory}"
-        )
+        steps = f"{self.num_steps} trial step{'s' if self.num_steps > 1 else ''}"
+        return f"measured on {steps}: {self.tokens_per_s:.0f} tokens/s, {duration(self.seconds)} for the run{memory}"
 
 
 def try_steps(trainer: Trainer, plan: TrainPlan) -> Trial:
@@ -53,6 +53,7 @@ def try_steps(trainer: Trainer, plan: TrainPlan) -> Trial:
             num_tokens += batch.num_tokens
     rate = num_tokens / max(time.monotonic() - start, 1e-9)
     return Trial(
+        num_steps=max(1, len(batches) - 1),
         tokens_per_s=rate,
         seconds=plan.num_tokens / rate,
         peak_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
