@@ -11,13 +11,14 @@ import torch
 
 from eyas.decode.chain import rule_for
 from eyas.decode.sampling import Sampling
+from eyas.engine.batches.any_target import cache_size
 from eyas.engine.batches.file import CompletionsDamaged, CompletionsInUse, CompletionsOfAnotherRun, complete_to_file
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
 from eyas.engine.batches.model import BatchLlama, bytes_per_position
 from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.engine.batches.plan import BatchMemoryTooSmall, plan_batch
 from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
-from eyas.engine.engine import Engine, Limits
+from eyas.engine.engine import Engine, Limits, PromptEmpty
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import LlamaWeights, fuse_llama
 from eyas.engine.transformers_target import TransformersTarget
@@ -161,6 +162,22 @@ def test_a_stop_string_ends_the_text_with_the_token_that_completes_it(llama: Lla
 
     assert found.finish == "stop"
     assert decode(found.ids) == text[: text.index(stop) + len(stop)]
+
+
+def test_a_stop_string_may_be_longer_than_any_fixed_tail(llama: LlamaWeights):
+    free = Request(id="x", prompt_ids=(4, 5), max_new_tokens=60)
+    text = decode(run(llama, [free])["x"].ids)
+    stop = text[5:45]
+
+    for pace in PACES.values():
+        found = run(llama, [replace(free, stop_strings=(stop,))], pace=pace)["x"]
+
+        assert (found.finish, decode(found.ids)) == ("stop", text[: text.index(stop) + len(stop)])
+
+
+def test_a_prompt_without_tokens_is_refused_before_anything_runs():
+    with pytest.raises(PromptEmpty, match="'empty'"):
+        Request(id="empty", prompt_ids=(), max_new_tokens=4)
 
 
 def test_the_budget_decides_how_many_fit():
@@ -314,6 +331,67 @@ def test_a_target_outside_the_fast_path_is_answered_through_transformers(tmp_pat
         text = engine.generate(request.prompt_ids, limits, rule=rule_for(request.sampling))
         assert list(found[request.id].ids) == text.ids
     assert "through transformers" in talk.notes[0]
+
+
+def complete(folder: Path, asked: Sequence[Request], **settings: int) -> tuple[dict[str, Completion], Silent]:
+    talk, out = Silent(), folder.with_suffix(".jsonl")
+    found = complete_prompts(
+        folder,
+        asked,
+        out,
+        placement=place("float32", "cpu"),
+        decode=decode,
+        target="tiny",
+        settings=BatchSettings(**settings),
+        talk=talk,
+    )
+    return found, talk
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "deepseek_v3", "qwen3_next", "gemma3"])
+def test_memory_of_any_target_is_planned_and_prompts_are_read_in_parts(tmp_path: Path, kind: str):
+    tiny_target(kind).save_pretrained(tmp_path / "target")
+    asked = requests(7)
+    longest = max(len(r.prompt_ids) + r.max_new_tokens for r in asked)
+    widest = max(len(r.prompt_ids) for r in asked) + max(r.max_new_tokens for r in asked)
+    size = cache_size(Target.load(tmp_path / "target", place("float32", "cpu")))
+
+    whole, _ = complete(tmp_path / "target", asked)
+    (tmp_path / "target.jsonl").unlink()
+    parts, talk = complete(tmp_path / "target", asked, budget_bytes=3 * size.of(widest), max_prefill_tokens=7)
+
+    assert parts == whole
+    assert any(line.startswith("3 sequences at a time") for line in talk.lines)
+    (tmp_path / "target.jsonl").unlink()
+    with pytest.raises(BatchMemoryTooSmall, match=f"a sequence of {longest} tokens"):
+        complete(tmp_path / "target", asked, budget_bytes=size.of(longest) - 1)
+
+
+@pytest.mark.parametrize("kind", ["llama", "deepseek_v3", "gemma3_text", "lfm2"])
+def test_the_cache_of_a_target_is_as_large_as_measured(kind: str):
+    target = Target(tiny_target(kind))
+    cache = target.new_cache()
+
+    target.forward(torch.ones(3, 50, dtype=torch.long), cache=cache)
+
+    held = [value for layer in cache.layers for value in vars(layer).values()]
+    held += [inner for value in held if isinstance(value, dict) for inner in value.values()]
+    assert 3 * cache_size(target).of(50) == sum(t.nbytes for t in held if isinstance(t, torch.Tensor))
+
+
+def test_texts_that_outgrow_a_window_go_through_transformers_and_it_is_said(tmp_path: Path):
+    tiny_target("mistral", sliding_window=16).save_pretrained(tmp_path / "target")
+    asked = requests(5)
+
+    found, talk = complete(tmp_path / "target", asked)
+
+    engine = Engine(TransformersTarget(Target.load(tmp_path / "target", place("float32", "cpu"))))
+    for request in asked:
+        assert (
+            list(found[request.id].ids)
+            == engine.generate(request.prompt_ids, Limits(max_new_tokens=request.max_new_tokens)).ids
+        )
+    assert "window of 16" in talk.notes[0]
 
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -181,12 +181,12 @@ class Engine:
             )
 
 
-def require_prompt(prompt_ids: Sequence[int]) -> None:
-    """Raise `PromptEmpty` for a prompt without tokens."""
+def require_prompt(prompt_ids: Sequence[int], where: str = "prompt_ids") -> None:
+    """Raise `PromptEmpty`, which says where, for a prompt without tokens."""
     if not prompt_ids:
         raise PromptEmpty(
             "the prompt has no tokens",
-            "prompt_ids",
+            where,
             "there is nothing to continue",
             "give at least one token, such as the begin-of-text id",
         )

@@ -131,6 +131,12 @@ def why_not_fast(config: Mapping[str, Any]) -> str | None:
     return _why_not_rope(config)
 
 
+def sliding_window(config: Mapping[str, Any]) -> int | None:
+    """Positions that a query sees in a target of the fast path, its own included; None for all."""
+    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
+    return int(window) if window else None
+
+
 def _why_not_rope(config: Mapping[str, Any]) -> str | None:
     for level in (config, config.get("rope_parameters") or {}, config.get("rope_scaling") or {}):
         kind = level.get("rope_type") or level.get("type")
@@ -186,7 +192,7 @@ def _shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rope, int]:
         rotary_dim=head_dim,
         intermediate=int(config["intermediate_size"]),
         eps=float(config.get("rms_norm_eps", 1e-6)),
-        window=config.get("sliding_window") if config["model_type"] == "mistral" else None,
+        window=sliding_window(config),
     )
     return shape, rope, int(config.get("max_position_embeddings", 2048))
 

@@ -13,9 +13,10 @@ from typing import Literal
 from eyas.decode.sampling import Sampling
 from eyas.engine.batches.runner import BatchRunner, Block
 from eyas.engine.batches.state import NewRow
+from eyas.engine.engine import require_prompt
 from eyas.talk import Progress, Talk
 
-_STOP_TAIL_TOKENS = 24  # a stop string is looked for in the text of so many last tokens
+_STOP_TAIL_TOKENS = 24  # a stop string is looked for in the text of so many last tokens, or of as many as it has bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,10 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop_ids: frozenset[int] = frozenset()
     stop_strings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_prompt(self.prompt_ids, f"request '{self.id}'")
+        assert self.max_new_tokens >= 1, "a text has at least one token"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +67,7 @@ class SequenceText:
     def __init__(self, request: Request) -> None:
         self.request, self.ids, self.accepted = request, list[int](), list[int]()
         self.finish: Literal["stop", "length"] | None = None
+        self._tail = max([_STOP_TAIL_TOKENS, *(len(stop.encode()) + 1 for stop in request.stop_strings)])
 
     def completion(self) -> Completion:
         """Of a text that has ended."""
@@ -89,10 +95,10 @@ class SequenceText:
         def is_in(text: str) -> bool:
             return any(stop in text for stop in self.request.stop_strings)
 
-        if not is_in(decode(self.ids[max(0, before + 1 - _STOP_TAIL_TOKENS) :])):
+        if not is_in(decode(self.ids[max(0, before + 1 - self._tail) :])):
             return None  # one decoding for a whole block, in nearly all cases
         ends = range(before + 1, len(self.ids) + 1)
-        return next((end for end in ends if is_in(decode(self.ids[max(0, end - _STOP_TAIL_TOKENS) : end]))), None)
+        return next((end for end in ends if is_in(decode(self.ids[max(0, end - self._tail) : end]))), None)
 
 
 class _Sequence:

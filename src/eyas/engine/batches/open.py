@@ -1,14 +1,15 @@
 """From a target's folder and requests to answers in batches, with memory planned before anything is read."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
 
-from eyas.engine.batches.any_target import TransformersBatch
+from eyas.engine.batches.any_target import TransformersBatch, cache_size
 from eyas.engine.batches.draft import BatchDraft
 from eyas.engine.batches.file import complete_to_file
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
@@ -18,7 +19,7 @@ from eyas.engine.batches.plan import BatchPlan, default_budget, plan_batch
 from eyas.engine.batches.round import BatchSpeculation
 from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
 from eyas.engine.captured.open import why_not_captured
-from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
+from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, sliding_window, why_not_fast
 from eyas.models.draft import Eagle3Draft
 from eyas.models.placement import Placement
 from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
@@ -48,6 +49,10 @@ class BatchSettings:
         """Most sequences at a time on this device."""
         return self.max_batch or (1024 if device.type == "cuda" else 256)
 
+    def budget_on(self, device: torch.device) -> int:
+        """Bytes for the cache on this device, by what is free now."""
+        return default_budget(_free_bytes(device)) if self.budget_bytes is None else self.budget_bytes
+
 
 def complete_prompts(
     folder: Path,
@@ -76,13 +81,14 @@ def complete_prompts(
         All answers by request id, earlier runs' included.
 
     Raises:
-        BatchMemoryTooSmall: the longest request does not fit the budget (Llama family).
+        BatchMemoryTooSmall: the longest request does not fit the budget.
         CompletionsOfAnotherRun: `out` was begun for something else.
     """
     require_quantisable(settings.quantize, placement)
     if settings.quantize != "none":
         target = f"{target}:{settings.quantize}"
-    reason = why_not_fast(json.loads((folder / "config.json").read_text()))
+    config = json.loads((folder / "config.json").read_text())
+    reason = why_not_fast(config) or _why_not_window(config, requests)
     if reason is None:
         weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
         weights = quantise_llama(weights, settings.quantize, talk)
@@ -91,8 +97,36 @@ def complete_prompts(
         talk.note(f"the target goes through transformers, which is many times slower: {reason}")
         model = Target.load(folder, placement)
         quantise_target(model, settings.quantize, talk)
-        run = TransformersBatch(model, decode, talk, max_batch=settings.most_on(placement.device)).run
+        run = _slow(model, requests, decode, settings, talk)
     return complete_to_file(out, requests, run, target=target, talk=talk)
+
+
+def _why_not_window(config: Mapping[str, Any], requests: Sequence[Request]) -> str | None:
+    window, longest = sliding_window(config), rounded_capacity(_longest(requests))
+    if window is None or window >= longest:
+        return None
+    return f"texts of up to {longest} positions outgrow its window of {window}"
+
+
+def _longest(requests: Sequence[Request]) -> int:
+    return max(len(r.prompt_ids) + r.max_new_tokens for r in requests)
+
+
+def _slow(
+    model: Target,
+    requests: Sequence[Request],
+    decode: Callable[[Sequence[int]], str],
+    settings: BatchSettings,
+    talk: Talk,
+) -> Callable[[Sequence[Request]], Iterable[Completion]]:
+    size, longest, budget = cache_size(model), _longest(requests), settings.budget_on(model.device)
+    position_bytes = -(-size.of(longest) // longest)
+    plan = plan_batch(longest, len(requests), settings.most_on(model.device), position_bytes, budget)
+    # Rows of a batch are padded to its longest prompt, and go on to its longest answer.
+    width = max(len(r.prompt_ids) for r in requests) + max(r.max_new_tokens for r in requests)
+    num = max(1, min(plan.num_slots, budget // size.of(width)))
+    talk.line(f"{num} sequences at a time, {num * size.of(width) / 2**20:.0f} MiB of cache at most")
+    return TransformersBatch(model, decode, talk, max_batch=num, max_prefill_tokens=settings.max_prefill_tokens).run
 
 
 def _fast(
@@ -117,13 +151,9 @@ def _fast(
 
 def plan_for(weights: LlamaWeights, requests: Sequence[Request], settings: BatchSettings) -> BatchPlan:
     """The cache for these requests."""
-    longest = rounded_capacity(max(len(r.prompt_ids) + r.max_new_tokens for r in requests))
-    budget = settings.budget_bytes
-    if budget is None:
-        budget = default_budget(_free_bytes(weights.head.device))
-    return plan_batch(
-        longest, len(requests), settings.most_on(weights.head.device), bytes_per_position(weights), budget
-    )
+    longest, device = rounded_capacity(_longest(requests)), weights.head.device
+    budget = settings.budget_on(device)
+    return plan_batch(longest, len(requests), settings.most_on(device), bytes_per_position(weights), budget)
 
 
 def runner_for(
