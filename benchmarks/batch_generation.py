@@ -90,7 +90,7 @@ def agreement(left: dict[str, tuple[int, ...]], right: dict[str, tuple[int, ...]
 
 def measured(args: argparse.Namespace, weights: LlamaWeights, plan: BatchPlan, asked: list[Request]) -> dict[str, Any]:
     """The runner that `complete_prompts` would take, and with --compare-eager its eager twin on the same device."""
-    runner = runner_for(weights, plan, untried=args.untried)
+    runner = runner_for(weights, plan)
     say(f"{plan.num_slots} slots of {runner.model.capacity}, {plan.num_bytes / 2**30:.2f} GiB; warm-up")
     timed_run(runner, asked[: plan.num_slots], args.max_prefill_tokens)
     speeds = []
@@ -144,9 +144,6 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--step-repeats", type=int, default=20)
     parser.add_argument("--bandwidth", type=float, default=4.8e12, help="bytes per second of the device's memory")
-    parser.add_argument(
-        "--untried", action="store_true", help="prompts in captured pieces, split attention: not yet run on a GPU"
-    )
     parser.add_argument("--compare-eager", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

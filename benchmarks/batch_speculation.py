@@ -73,11 +73,9 @@ def measured(
 ) -> list[dict[str, Any]]:
     """Plain and every depth at one batch size, in turn, so that a drift of the machine meets all."""
     boundaries = required_boundaries(draft)
-    runners = {0: runner_for(weights, plan, untried=args.untried)}
+    runners = {0: runner_for(weights, plan)}
     for depth in args.k:
-        runners[depth] = speculative_runner(
-            weights, draft, plan, aux_boundaries=boundaries, num_draft_tokens=depth, untried=args.untried
-        )
+        runners[depth] = speculative_runner(weights, draft, plan, aux_boundaries=boundaries, num_draft_tokens=depth)
     speeds: dict[int, list[float]] = {depth: [] for depth in runners}
     texts: dict[int, dict[str, Completion]] = {}
     for repeat in range(args.repeats + 1):
@@ -146,9 +144,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32, 64])
-    parser.add_argument(
-        "--untried", action="store_true", help="prompts in captured pieces, split attention: not yet run on a GPU"
-    )
     parser.add_argument("-k", type=int, nargs="+", default=[3], help="drafts per round; several are arms")
     parser.add_argument("--num", type=int, help="requests; by default all rows, or twice the batch if that is more")
     parser.add_argument("--max-new-tokens", type=int, default=128)

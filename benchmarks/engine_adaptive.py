@@ -14,7 +14,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -60,12 +59,7 @@ class Prompt:
 def main() -> None:
     args = parsed()
     document: dict[str, Any] = {"schema": "eyas.benchmark.engine-adaptive/1", "machine": machine(args)}
-    if args.compile_only is not None:
-        compile_one(args)
-        return
     args.out.mkdir(parents=True, exist_ok=True)
-    if args.device == "cuda" and not args.tiny:
-        compile_ahead(args)
     for kind in args.drafts:
         engine, prompts, stop_ids = tiny(kind) if args.tiny else real(args, kind)
         document[kind] = arms(engine, prompts, Limits(max_new_tokens=args.max_new_tokens, stop_ids=stop_ids), args)
@@ -91,7 +85,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--cpu-time", action="store_true", help="CPU: one thread, its own time")
     parser.add_argument("--shape-8b", action="store_true", help="also the cost of each depth on the 8B shape")
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--compile-only", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     if args.tiny:
@@ -161,28 +154,6 @@ def tiny(kind: str) -> tuple[Engine, list[Prompt], frozenset[int]]:
     fast = open_path(weights, draft, BOUNDARIES, "twin", Silent())
     prompts = [Prompt("tiny", (3, 1, 2)), Prompt("tiny", (0, 4, 4, 1))]
     return Engine(LlamaTarget(weights), FusedDraft(draft, BOUNDARIES), fast=fast), prompts, frozenset()
-
-
-def compile_ahead(args: argparse.Namespace) -> None:
-    """Compile the kernels of each depth at once, each in its own process: one after the other takes minutes."""
-    command = [sys.executable, *sys.argv, "--compile-only"]
-    for process in [subprocess.Popen([*command, str(depth)]) for depth in range(args.most + 1)]:
-        process.wait()
-    print("kernels compiled", file=sys.stderr, flush=True)
-
-
-def compile_one(args: argparse.Namespace) -> None:
-    if not args.drafts:
-        rounds_8b(args, num_layers=3, aux_boundaries=(1, 2, 3), captures=False).run_one(args.compile_only)
-        torch.cuda.synchronize()
-        return
-    engine, *_ = real(args, "trained")
-    assert engine.fast is not None, "rounds are captured on a GPU"
-    depth = args.compile_only
-    if depth in (0, FIXED):
-        engine.fast.engine(depth).round.run()  # type: ignore[attr-defined]
-    engine.fast.run_one_depth(args.most, depth)  # type: ignore[attr-defined]
-    torch.cuda.synchronize()
 
 
 # ---- arms
@@ -283,14 +254,14 @@ def shape_8b(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def rounds_8b(args: argparse.Namespace, *, captures: bool = True, **shape: Any) -> AdaptiveRounds:
+def rounds_8b(args: argparse.Namespace, **shape: Any) -> AdaptiveRounds:
     from engine_h200 import MAX_LENGTH, random_llama8b
 
     target, draft = random_llama8b(**shape)
     caches = key_value_cache(target, len(target.layers), MAX_LENGTH), key_value_cache(draft, 1, MAX_LENGTH)
     return AdaptiveRounds(
         triton_ops(torch.device("cuda")), target, draft,
-        most=args.most, max_length=MAX_LENGTH, caches=caches, settings=FastSettings(captures=captures),
+        most=args.most, max_length=MAX_LENGTH, caches=caches, settings=FastSettings(),
     )  # fmt: skip
 
 

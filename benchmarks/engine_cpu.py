@@ -100,6 +100,7 @@ def main() -> None:
         max_new_tokens=args.max_new_tokens,
         max_prompts=args.max_prompts,
         peer="transformers",
+        device="cpu",
     )
     data, draft = [shipped.eval_rows_path()], shipped.draft_folder()
     record = bench_engine(folder, draft, data, config, cache=cache_folder(), talk=talk).as_document()

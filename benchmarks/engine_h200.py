@@ -11,8 +11,6 @@ import argparse
 import json
 import platform
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -45,10 +43,6 @@ SIMULATED = (3, 2, 1, 2, 1, 1)
 def main() -> None:
     args = parsed()
     tiles = tiles_of(args.tiles) if args.tiles else TileChoice()
-    if args.compile_only:
-        compile_one(args, tiles)
-        return
-    compile_ahead(args)
     document: dict[str, Any] = {"schema": "eyas.benchmark.engine-h200/1", "machine": machine(), "ceilings": ceilings()}
     print(json.dumps(document), flush=True)
     if args.target:
@@ -71,7 +65,6 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--depths", type=int, nargs="*", default=[0, 1, 2, 3, 4, 5])
     parser.add_argument("--readable-prompts", type=int, default=4, help="prompts compared with the readable round")
     parser.add_argument("--skip-8b", action="store_true")
-    parser.add_argument("--compile-only", help=argparse.SUPPRESS)
     parser.add_argument("--tiles", type=Path, help="measured tiles to use instead of the package's")
     parser.add_argument("--out", type=Path, required=True)
     return parser.parse_args()
@@ -116,29 +109,6 @@ def engine_of(
             is_simulated=is_simulated,
         )
     )
-
-
-def compile_ahead(args: argparse.Namespace) -> None:
-    """Compile the kernels of all arms at once, each in its own process: one after the other takes minutes."""
-    jobs = [str(depth) for depth in args.depths] if args.target else []
-    jobs += [] if args.skip_8b else ["8b-0", "8b-3", "8b-3-simulated"]
-    command = [sys.executable, *sys.argv, "--compile-only"]
-    for process in [subprocess.Popen([*command, job]) for job in jobs]:
-        process.wait()
-
-
-def compile_one(args: argparse.Namespace, tiles: TileChoice) -> None:
-    shape, _, rest = args.compile_only.partition("-")
-    if shape == "8b":
-        target, draft = random_llama8b(num_layers=3, aux_boundaries=(1, 2, 3))
-        engine = engine_of(tiles, target, draft, int(rest[0]), is_simulated=True)
-        if not rest.endswith("simulated"):
-            engine = engine_of(tiles, target, draft, int(rest[0]))
-    else:
-        target, draft, *_ = real_models(args)
-        engine = engine_of(tiles, target, draft, int(shape))
-    engine.round.run()
-    torch.cuda.synchronize()
 
 
 # ---- ceilings

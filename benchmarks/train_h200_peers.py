@@ -127,6 +127,7 @@ def speculators_step(args: argparse.Namespace, shape: Any, offered: torch.Tensor
     for name, x in batch.items():
         filling = x.new_full((1, missing, *x.shape[2:]), -1 if name == "document_ids" else 0)
         batch[name] = torch.cat((x, filling), 1)
+    fused_outside_of_compile()
     loss_name = {"kl": "kl_div", "ce": "ce", "tv": "tv"}[args.loss]
     losses = resolve_loss_config(loss_name, "eager" if args.device == "cpu" else "fused")
     optimiser = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-4)
@@ -142,6 +143,18 @@ def speculators_step(args: argparse.Namespace, shape: Any, offered: torch.Tensor
         return found
 
     return step, num * args.seq
+
+
+def fused_outside_of_compile() -> None:
+    """speculators' fused losses run between what torch.compile compiles, not within.
+
+    torch 2.11 cannot trace the backward of its autotuned Triton kernel ("ListVariable is already tracked for
+    mutation"), so that a step would end in an error; the kernels stay the same.
+    """
+    from speculators.losses import fused
+
+    for name in [name for name in vars(fused) if name.startswith("fused_")]:
+        setattr(fused, name, torch.compiler.disable(getattr(fused, name)))
 
 
 def specforge_step(args: argparse.Namespace, shape: Any, offered: torch.Tensor, dtype: torch.dtype) -> Any:

@@ -42,3 +42,8 @@ def test_rounds_of_changing_depth_are_those_of_the_plain_twin_also_when_the_draf
     assert played["twin"]["drafted"][:6] == [2, 0, 0, 0, 0, 2]
     assert played["twin"]["accepted"][5] > 0, "nothing is accepted after the draft caught up"
     assert max(played["twin"]["accepted"]) == 2, "no draft is accepted to the full depth"
+
+
+@needs_triton
+def test_compiling_ahead_launches_nothing_and_leaves_the_launcher_launching():
+    assert interpreted("launched.py") == {"ahead": [0] * 4, "after": [2] * 4, "after a failure": [3] * 4}

@@ -156,18 +156,15 @@ def plan_for(weights: LlamaWeights, requests: Sequence[Request], settings: Batch
     return plan_batch(longest, len(requests), settings.most_on(device), bytes_per_position(weights), budget)
 
 
-def runner_for(
-    weights: LlamaWeights, plan: BatchPlan, *, captures: bool | None = None, untried: bool = False
-) -> BatchRunner:
+def runner_for(weights: LlamaWeights, plan: BatchPlan, *, captures: bool | None = None) -> BatchRunner:
     """The model with its cache, as fast as the device allows.
 
     Args:
         weights: of the target.
         plan: of the cache.
         captures: steps as CUDA graphs of Triton kernels; None = where that is possible.
-        untried: see `_ops_and_pace`.
     """
-    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures, untried=untried)
+    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures)
     return BatchRunner(BatchLlama(weights, plan.num_slots, plan.capacity, ops), pace)
 
 
@@ -179,7 +176,6 @@ def speculative_runner(
     aux_boundaries: Sequence[int],
     num_draft_tokens: int,
     captures: bool | None = None,
-    untried: bool = False,
 ) -> BatchRunner:
     """As `runner_for`, with a draft: chains of K tokens, each sequence with its own acceptances.
 
@@ -190,33 +186,25 @@ def speculative_runner(
         aux_boundaries: that the draft reads, in `fc` order.
         num_draft_tokens: K, at least 1.
         captures: rounds as CUDA graphs of Triton kernels; None = where that is possible.
-        untried: see `_ops_and_pace`.
 
     Raises:
         FastPathUnsupported: the draft cannot speculate in batches.
     """
-    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures, steps=2, untried=untried)
+    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures, steps=2)
     model = BatchLlama(weights, plan.num_slots, plan.capacity, ops)
     batch_draft = BatchDraft(draft, plan.num_slots, plan.capacity, ops)
     return BatchRunner(model, pace, BatchSpeculation(batch_draft, aux_boundaries, num_draft_tokens, model))
 
 
 def _ops_and_pace(
-    device: torch.device, num_slots: int, captures: bool | None, *, steps: int = 4, untried: bool
+    device: torch.device, num_slots: int, captures: bool | None, *, steps: int = 4
 ) -> tuple[BatchOps | None, Pace]:
-    """Kernels and pace for a device.
-
-    With `untried`, prompts are read in captured pieces and attention of few sequences is split over positions. Both
-    equal their twins in Triton's interpreter and neither has run on a GPU yet: nothing takes them by itself.
-    """
     if captures is None:
         captures = why_not_captured(device) is None
     if not captures:
         return None, Pace()
     from eyas.engine.batches.triton_ops import TritonBatchOps
 
-    if not untried:
-        return TritonBatchOps(), captured_pace(num_slots, steps)
     num_multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
     return TritonBatchOps(num_multiprocessors), captured_pace(num_slots, steps, _PIECE_SIZES)
 

@@ -11,6 +11,7 @@ far, a launch or two old. Waiting for the newest one would leave the device idle
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -33,6 +34,7 @@ from eyas.engine.captured.workspace import (
 from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Limits
 from eyas.engine.generation import Generation
+from eyas.talk import Silent, Talk
 
 _NUM_RECORDS = 64
 _NUM_SAMPLES = 5
@@ -65,6 +67,7 @@ class AdaptiveRounds:
         settings: launching; one round a launch.
         clock: seconds.
         is_simulated: acceptances are read from `state.simulated`, at most the depth (timing only).
+        talk: progress, while kernels are compiled.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class AdaptiveRounds:
         settings: FastSettings,
         clock: Callable[[], float] = time.perf_counter,
         is_simulated: bool = False,
+        talk: Talk | None = None,
     ) -> None:
         self.ops, self.target, self.draft, self.most = ops, target, draft, most
         self._settings, self._clock, self._is_simulated = settings, clock, is_simulated
@@ -89,8 +93,7 @@ class AdaptiveRounds:
         self._memory: DraftMemory = draft_memory(ops, draft, most + 1, max_length, caches[1])
         self._rows = [_verify_rows(ops, target, num) for num in range(1, most + 2)]
         self._lag = _lag_memory(target, most + 1, max_length)
-        self._launches = [self._graph(lambda depth=depth: self._round(depth)) for depth in range(most + 1)]  # type: ignore[misc]
-        self._launch_reading = self._graph(self._read_block)
+        self._launches, self._launch_reading = self._graphs(talk or Silent())
         self._host = torch.zeros(settings.lookahead + 1, most + 2, dtype=torch.int32, pin_memory=self._is_cuda)
         self._num_unread = 0  # at most so many positions the draft has not read, the newest included
 
@@ -162,10 +165,6 @@ class AdaptiveRounds:
             num_accepted, *choices = self._host[slot].tolist()
             adaptive.saw(depth, depth, num_accepted)
             yield depth, num_accepted, choices[: num_accepted + 1]
-
-    def run_one(self, depth: int) -> None:
-        """One round of this depth, wherever the sequence stands."""
-        self._launches[depth]()
 
     def measure_costs(self, num_positions: int) -> CostTable:
         """Time every depth in turns, back to back as rounds run, behind so many positions; the sequence is lost."""
@@ -254,8 +253,13 @@ class AdaptiveRounds:
         copy = None if slot == depth else (out, index, self._memory.carried)
         self.ops.pick(one.best, one.best_ids, draft.offsets, token, copy)
 
-    def _graph(self, function: Callable[[], None]) -> Callable[[], None]:
-        return captured(function) if self._is_cuda and self._settings.captures else function
+    def _graphs(self, talk: Talk) -> tuple[list[Callable[[], None]], Callable[[], None]]:
+        """A round of each depth, and the reading of a block."""
+        rounds: list[Callable[[], None]] = [partial(self._round, depth) for depth in range(self.most + 1)]
+        if not (self._is_cuda and self._settings.captures):
+            return rounds, self._read_block
+        self.ops.compile_ahead([*rounds, self._read_block], talk)
+        return [captured(function) for function in rounds], captured(self._read_block)
 
 
 def _verify_rows(ops: Ops, target: FastTarget, num_rows: int) -> Workspace:

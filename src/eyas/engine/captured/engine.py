@@ -15,9 +15,10 @@ from eyas.engine.captured.ops import EagerOps
 from eyas.engine.captured.round import Round, draft_pass, target_pass
 from eyas.engine.captured.weights import FastDraft
 from eyas.engine.captured.workspace import draft_workspace, target_workspace
-from eyas.engine.engine import Limits, PromptEmpty
+from eyas.engine.engine import Limits, require_prompt
 from eyas.engine.generation import Generation
 from eyas.errors import EyasError
+from eyas.talk import Silent, Talk
 
 
 class CacheTooShort(EyasError):
@@ -52,16 +53,23 @@ class FastEngine:
         round_: target, draft and memory; its depth K is fixed.
         settings: launching.
         clock: seconds.
+        talk: progress, while kernels are compiled.
     """
 
     def __init__(
-        self, round_: Round, settings: FastSettings | None = None, *, clock: Callable[[], float] = time.perf_counter
+        self,
+        round_: Round,
+        settings: FastSettings | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        talk: Talk | None = None,
     ) -> None:
         self.round, self.settings, self._clock = round_, settings or FastSettings(), clock
         self._is_cuda = round_.cache.device.type == "cuda"
         self._propose: Callable[[], None] = round_.propose
         self._launch: Callable[[], None] = self._run_rounds
         if self._is_cuda and self.settings.captures:
+            round_.ops.compile_ahead([round_.run], talk or Silent())
             self._propose = captured(round_.propose) if round_.draft is not None else round_.propose
             self._launch = captured(self._run_rounds)
         num_slots = self.settings.lookahead + 1
@@ -181,13 +189,7 @@ class FastEngine:
             self.round.run()
 
     def _check(self, prompt_ids: Sequence[int], max_new_tokens: int) -> None:
-        if not prompt_ids:
-            raise PromptEmpty(
-                "the prompt has no tokens",
-                "prompt_ids",
-                "there is nothing to continue",
-                "give at least one token, such as the begin-of-text id",
-            )
+        require_prompt(prompt_ids)
         width = self.round.num_draft_tokens + 1
         ahead = (self.settings.lookahead + 1) * self.settings.rounds_per_launch * width
         has, needs = self.round.cache.shape[3], len(prompt_ids) + max_new_tokens + ahead + width

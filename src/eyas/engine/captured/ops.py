@@ -5,6 +5,7 @@ too many for the skinny kernels, and the whole round where there is no GPU.
 Shapes: M rows, E hidden, H query heads, G key/value heads, D head width, L cache length, V vocabulary rows.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,10 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.engine.captured.weights import HeadExtras, Heads
+from eyas.talk import Talk
 
 
 class Ops(Protocol):
     """Each operation writes into memory it is given. Positions and indices are int32 tensors, read on the device."""
+
+    def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
+        """Make ready, at once, what functions made of these operations need; none of them is carried out."""
 
     def num_parts(self, head: Tensor, num_rows: int) -> int:
         """Parts that `best_tokens` writes for this head."""
@@ -112,6 +117,9 @@ class EagerOps:
     """
 
     position: int | None = None
+
+    def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
+        """Nothing is compiled."""
 
     def num_parts(self, head: Tensor, num_rows: int) -> int:
         """One: the whole head."""

@@ -122,7 +122,7 @@ class CapturedPath:
                 max_length=self._length,
                 caches=self._shared_caches(),
             )
-            self._engines[num_draft_tokens] = FastEngine(round_, self._settings, clock=self._clock)
+            self._engines[num_draft_tokens] = FastEngine(round_, self._settings, clock=self._clock, talk=self._talk)
         return self._engines[num_draft_tokens]
 
     def adaptive(self, most: int) -> AdaptiveRounds:
@@ -138,22 +138,9 @@ class CapturedPath:
                 caches=self._shared_caches(),
                 settings=self._settings,
                 clock=self._clock,
+                talk=self._talk,
             )
         return self._adaptive[most]
-
-    def run_one_depth(self, most: int, depth: int) -> None:
-        """One round of this depth, uncaptured: compiles its kernels, so that processes can compile several at once."""
-        assert self._draft is not None, "depth adapts where there is a draft"
-        rounds = AdaptiveRounds(
-            self._ops,
-            self._target,
-            self._draft,
-            most=most,
-            max_length=self._length,
-            caches=self._shared_caches(),
-            settings=FastSettings(captures=False),
-        )
-        rounds.run_one(depth)
 
     def _models(self, num_draft_tokens: int) -> tuple[FastTarget, FastDraft | None]:
         if num_draft_tokens:

@@ -1,8 +1,8 @@
 """The operations of the captured round as Triton kernels: one launch each, nothing read on the host.
 
-Importing this needs Triton. Under TRITON_INTERPRET=1 the same kernels run on the CPU (slowly), for tests.
-"""
+Importing this needs Triton. Under TRITON_INTERPRET=1 the same kernels run on the CPU (slowly), for tests."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 
+from eyas.engine.captured.launch import Launcher
 from eyas.engine.captured.tiles import Tile, TileChoice, Way
 from eyas.engine.captured.weights import HeadExtras, Heads
 from eyas.engine.kernels.attention import attention_kernel
@@ -19,6 +20,7 @@ from eyas.engine.kernels.heads import heads_kernel
 from eyas.engine.kernels.lag import advance_kernel, fetch_kernel, store_kernel
 from eyas.engine.kernels.linear import gate_up_kernel, head_kernel, linear_kernel, qkv_kernel
 from eyas.engine.kernels.rows import norm_kernel
+from eyas.talk import Talk
 
 _STATE_BLOCK = 1024
 
@@ -38,6 +40,11 @@ class TritonOps:
     overlaps: bool = False
     num_multiprocessors: int = 1
     _scratch: dict[tuple[int, ...], tuple[Tensor, ...]] = field(default_factory=dict)
+    _launch: Launcher = field(default_factory=Launcher)
+
+    def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
+        """See `Ops.compile_ahead`."""
+        self._launch.compile_ahead(functions, talk)
 
     def _grid(self, tile: Tile, num_out: int) -> tuple[int]:
         num_tiles = triton.cdiv(num_out, tile.block_out)
@@ -67,7 +74,7 @@ class TritonOps:
     def _normed(self, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, out: Tensor) -> None:
         """out [M, E] = rmsnorm of rows of x, as its own launch."""
         width = x.shape[1]
-        norm_kernel[(out.shape[0],)](
+        self._launch(norm_kernel, (out.shape[0],))(
             x,
             x.stride(0),
             norm if index is None else index,
@@ -95,7 +102,7 @@ class TritonOps:
     def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
         """See `Ops.embed`."""
         width = table.shape[1]
-        embed_kernel[(out.shape[0],)](
+        self._launch(embed_kernel, (out.shape[0],))(
             table, ids, out, out.stride(0), C=width, BK=triton.next_power_of_2(width), **self._overlap()
         )
 
@@ -133,7 +140,7 @@ class TritonOps:
                 self._normed(second[0], None, second[1], eps, inputs[:, norm.shape[0] :])
             x, ids, second = inputs, None, None
         other, other_norm = (x, norm) if second is None else second
-        qkv_kernel[self._grid(tile, weight.shape[0])](
+        self._launch(qkv_kernel, self._grid(tile, weight.shape[0]))(
             weight,
             weight.stride(0),
             x,
@@ -177,7 +184,7 @@ class TritonOps:
         num_rows, num_heads = query.shape[0], heads.num_query + 2 * heads.num_kv
         raw = self._normed_rows(num_rows, weight.shape[0], query, 1)
         self.linear(weight, inputs, raw, residual=None)
-        heads_kernel[(num_rows, num_heads)](
+        self._launch(heads_kernel, (num_rows, num_heads))(
             raw,
             raw if extras.bias is None else extras.bias,
             raw if extras.norms is None else extras.norms,
@@ -206,8 +213,8 @@ class TritonOps:
         block = self.tiles.attention_block
         splits = triton.cdiv(length, block)
         rows = max(16, triton.next_power_of_2(num_rows * heads.num_query // heads.num_kv))
-        part, peak, total, arrived = self._attention_scratch(heads, splits, rows, query.device)
-        attention_kernel[(heads.num_kv, splits)](
+        scratch = self._attention_scratch(heads, splits, rows, query.device)
+        self._launch(attention_kernel, (heads.num_kv, splits))(
             query,
             cache[0],
             cache[1],
@@ -215,10 +222,7 @@ class TritonOps:
             offset,
             1 / sqrt(width),
             out,
-            part,
-            peak,
-            total,
-            arrived,
+            *scratch,
             H=heads.num_query,
             G=heads.num_kv,
             D=width,
@@ -250,7 +254,7 @@ class TritonOps:
         num_rows, (num_out, num_in) = x.shape[0], weight.shape
         tile = self.tiles.pick("linear", weight, num_rows)
         added = out if residual is None else residual
-        linear_kernel[self._grid(tile, num_out)](
+        self._launch(linear_kernel, self._grid(tile, num_out))(
             weight,
             x,
             x.stride(0),
@@ -272,7 +276,7 @@ class TritonOps:
             inputs = self._normed_rows(num_rows, num_in, x)
             self._normed(x, None, norm, eps, inputs)
             x = inputs
-        gate_up_kernel[self._grid(tile, num_out)](
+        self._launch(gate_up_kernel, self._grid(tile, num_out))(
             weight,
             x,
             x.stride(0),
@@ -297,7 +301,7 @@ class TritonOps:
             inputs = self._normed_rows(num_rows, num_in, x)
             self._normed(x, index, norm, eps, inputs)
             x, index = inputs, None
-        head_kernel[self._grid(tile, num_out)](
+        self._launch(head_kernel, self._grid(tile, num_out))(
             head,
             x,
             x.stride(0),
@@ -325,7 +329,7 @@ class TritonOps:
     ) -> None:
         """See `Ops.accept`."""
         num_parts = best.shape[1]
-        accept_kernel[(1,)](
+        self._launch(accept_kernel, (1,))(
             best,
             best_ids,
             num_parts,
@@ -355,7 +359,7 @@ class TritonOps:
         num_parts = best.shape[1]
         rows, index, out = (best, token, best) if copy is None else copy
         width = rows.shape[1] if copy is not None else 1
-        pick_kernel[(1,)](
+        self._launch(pick_kernel, (1,))(
             best,
             best_ids,
             num_parts,
@@ -379,17 +383,17 @@ class TritonOps:
     ) -> None:
         """See `Ops.store_states`."""
         num_rows, width = states.shape
-        store_kernel[(num_rows, triton.cdiv(width, _STATE_BLOCK))](
+        self._launch(store_kernel, (num_rows, triton.cdiv(width, _STATE_BLOCK)))(
             states, chosen, numbers, stored, stored_ids, C=width, BK=_STATE_BLOCK, DRAFTED=is_drafted, **self._overlap()
         )
 
     def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
         """See `Ops.fetch_states`."""
         num_rows, width = states.shape
-        fetch_kernel[(num_rows, triton.cdiv(width, _STATE_BLOCK))](
+        self._launch(fetch_kernel, (num_rows, triton.cdiv(width, _STATE_BLOCK)))(
             stored, stored_ids, numbers, states, ids, stored.shape[0], C=width, BK=_STATE_BLOCK, **self._overlap()
         )
 
     def advance(self, numbers: Tensor, num_rows: int) -> None:
         """See `Ops.advance`."""
-        advance_kernel[(1,)](numbers, M=num_rows, num_warps=1, **self._overlap())
+        self._launch(advance_kernel, (1,))(numbers, M=num_rows, num_warps=1, **self._overlap())
