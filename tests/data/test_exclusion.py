@@ -21,6 +21,7 @@ def asked(*turns: str) -> Conversation:
         (PROMPT, True),
         (f"Please: {PROMPT.upper()} Thanks.", True),
         ("how many apples does  mia have\nif she sells some?", True),
+        ("“How many apples, does Mia (have) if she buys three...”", True),
         ("How many pears does Mia have if she buys three?", False),
         ("", False),
     ],
@@ -33,6 +34,13 @@ def test_a_short_prompt_is_found_as_a_whole_turn_only():
     short = Exclusion(["Tell me a joke."])
     assert short.holds(asked("tell me a  joke."))
     assert not short.holds(asked("tell me a joke. And then another."))
+
+
+def test_a_prompt_without_a_word_is_held_as_it_stands():
+    marks = Exclusion(["?!"])
+    assert marks.holds(asked("?!"))
+    assert not marks.holds(asked(""))
+    assert not marks.holds(asked("..."))
 
 
 def test_nothing_excluded_holds_nothing():

@@ -60,3 +60,10 @@ def test_a_step_of_few_tokens_needs_no_memory_for_a_whole_micro_batch():
     few, many = (estimate_costs(SPEC, TrainConfig(), **GIVEN, batch_tokens=tokens) for tokens in (256, 1 << 20))
     assert "draft activations of 7 steps x 256 tokens" in few.memory_bytes
     assert "draft activations of 7 steps x 4096 tokens" in many.memory_bytes
+
+
+def test_head_and_teacher_cost_nothing_where_nothing_is_supervised():
+    whole, half, none = (estimate_costs(SPEC, TrainConfig(), **GIVEN, supervised=s).flop_per_token for s in (1, 0.5, 0))
+    head = 6 * 7 * SPEC.draft_vocab_size * SPEC.hidden_size + 2 * SPEC.vocab_size * SPEC.target_hidden_size
+    assert whole - none == head
+    assert half - none == head / 2

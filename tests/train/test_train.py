@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from byte_tokenizer import CHATML, save_target_with
+from eyas.cli.app import main
 from eyas.contract.open_draft import open_draft
 from eyas.contract.target_spec import read_target
 from eyas.data.row_store import Rows
@@ -129,8 +130,20 @@ def test_the_same_seed_gives_the_same_draft_and_another_seed_another(inputs, tmp
 def test_init_only_writes_a_draft_that_loads_and_has_seen_nothing(inputs, tmp_path: Path):
     done = run(request_for(inputs, tmp_path / "draft", init_only=True))
     assert list(done.metrics) == []
+    target = Target.load(inputs[0], place("float32", "cpu"))
+    load_draft(
+        tmp_path / "draft", place("float32", "cpu"), target_spec=read_target(inputs[0]),
+        target_embedding=target.parts.embedding, target_head=target.parts.head, talk=Silent(),
+    )  # fmt: skip
     assert json.loads((tmp_path / "draft" / "eyas.json").read_text())["about"]["tokens"] == 0
     assert not (tmp_path / "draft" / METRICS).exists()
+
+
+@pytest.mark.parametrize("engine", ["sglang==0.5.23", "vllm==0.33.0"])
+def test_the_engines_load_every_tensor_of_an_initialised_draft(engine: str, inputs, tmp_path: Path, capsys):
+    run(request_for(inputs, tmp_path / "draft", init_only=True))
+    assert main(["check", str(tmp_path / "draft"), "--target", str(inputs[0]), "--for", engine]) == 0
+    assert "nothing to report" in capsys.readouterr().out
 
 
 def test_going_on_from_a_draft_keeps_its_vocabulary_map_and_its_weights(inputs, tmp_path: Path):

@@ -1,5 +1,6 @@
 """Prompts that must not be learned: benchmark prompts, found again by runs of words wherever they stand in a turn."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,14 @@ from eyas.data.record_forms import conversation_of
 
 # Long enough that two people do not write it by chance, short enough that an edited copy is still found.
 NUM_WORDS = 8
+_WORD = re.compile(r"\w+")
 _FIELDS = ("turns", "prompt", "question", "instruction", "text")
 
 
 class Exclusion:
     """The runs of `NUM_WORDS` words (all of them, where a prompt is shorter) of the prompts to keep out.
 
-    Words are compared in lower case, split at white space.
+    Words are compared in lower case, without what stands between them: an edited copy may have other commas.
     """
 
     def __init__(self, prompts: Sequence[str]) -> None:
@@ -25,7 +27,7 @@ class Exclusion:
         self._beginnings: set[tuple[str, ...]] = set()  # of the runs: most turns hold none, and that is quickly seen
         self._short: set[tuple[str, ...]] = set()
         for prompt in prompts:
-            words = tuple(prompt.lower().split())
+            words = _words(prompt)
             if len(words) < NUM_WORDS:
                 self._short.add(words)
             else:
@@ -51,13 +53,18 @@ class Exclusion:
         if not self._long and not self._short:
             return False
         turns = [str(m.get("content") or "") for m in conversation.messages if m.get("role") == "user"]
-        return any(self._holds(tuple(turn.lower().split())) for turn in turns)
+        return any(self._holds(_words(turn)) for turn in turns)
 
     def _holds(self, words: tuple[str, ...]) -> bool:
         if words in self._short:
             return True
         may_hold = not self._beginnings.isdisjoint(zip(words, words[1:], words[2:], strict=False))
         return may_hold and not self._long.isdisjoint(_runs(words))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    lower = text.lower()
+    return tuple(_WORD.findall(lower) or lower.split())
 
 
 def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

@@ -37,6 +37,8 @@ class TargetWriter:
     def __init__(self, folder: Path, text: TargetText, config: WritingConfig, work: Path, talk: Talk) -> None:
         self._folder, self._text, self._config, self._work, self._talk = folder, text, config, work, talk
         self._placement = placement_of(config)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
         self._target = writer_fingerprint(folder, config)
 
     def __call__(self, phase: str, requests: Sequence[Request]) -> Mapping[str, Completion]:

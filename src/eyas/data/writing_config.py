@@ -44,6 +44,8 @@ class WritingConfig:
     quantize: Literal["none", "int8", "int4"] = "none"
     """Weights of the writing target's layers, through torchao: texts are then those of the quantised target. int4: GPU,
     bfloat16."""
+    threads: int | None = None
+    """CPU threads, 1 - 1024, of tokenising and of a target that writes on the CPU; default: what both choose."""
     max_batch: int | None = None
     """Most texts written at a time; by default what the engine finds good."""
 
@@ -66,6 +68,8 @@ class WritingConfig:
         ]
         if self.max_batch is not None and self.max_batch < 1:
             problems.append(f"max_batch = {self.max_batch}, wanted 1 or more")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            problems.append(f"threads = {self.threads}, wanted 1 - 1024")
         if self.self_chat and self.regenerate:
             problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
         temperatures = (*self.answer_temperature, self.user_temperature)

@@ -76,6 +76,7 @@ def estimate_costs(
     target: TargetSize,
     longest: int,
     batch_tokens: int | None = None,
+    supervised: float = 1.0,
     device_type: str = "cpu",
 ) -> Costs:
     """Estimate for a draft of shape `spec`.
@@ -84,6 +85,7 @@ def estimate_costs(
         target: size of the target.
         longest: longest row, tokens: a longer row than a micro-batch goes alone.
         batch_tokens: of an optimiser step, which a micro-batch does not exceed; None where it is not known.
+        supervised: share of the tokens: the others go through no head.
         device_type: "cpu" or "cuda", for the size of a micro-batch.
     """
     width, wide, vocab = spec.hidden_size, spec.intermediate_size, spec.draft_vocab_size
@@ -107,7 +109,8 @@ def estimate_costs(
     }
     teacher = 2 * spec.vocab_size * spec.target_hidden_size
     head = size.head or vocab * width
-    flop = 2 * target.num_active + teacher + 6 * size.fuse + 6 * config.ttt_steps * (size.layers + head)
+    heads_flop = teacher + 6 * config.ttt_steps * head
+    flop = 2 * target.num_active + 6 * size.fuse + 6 * config.ttt_steps * size.layers + round(supervised * heads_flop)
     return Costs(
         memory_bytes=dict(sorted(memory.items(), key=lambda item: -item[1])),
         checkpoint_bytes=12 * trained + 4 * frozen + 2 * size.total,  # masters and moments, the best draft in bf16

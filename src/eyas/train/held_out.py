@@ -72,7 +72,7 @@ def read_held_out(path: Path, most_rows: int, vocab_size: int | None = None) -> 
         HeldOutUnusable: no row has an answer of at least two tokens: there would be no round; or a row holds a token
             id that the target does not have.
     """
-    read = read_eval_rows([path], most_rows)
+    read = read_eval_rows([path], most_rows, flag="--held-out")
     rows = tuple(row for row in read if isinstance(row, EvalRow) and len(row.response_ids) > 1)
     if not rows:
         raise HeldOutUnusable(

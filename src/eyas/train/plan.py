@@ -161,6 +161,7 @@ def make_plan(
             target=size_of_tensors(target, tensors),
             longest=manifest.longest,
             batch_tokens=resolved.batch_tokens,
+            supervised=manifest.num_supervised / manifest.num_tokens,
             device_type=device_type,
         ),
         held_out=held_out_rows,
