@@ -4,22 +4,24 @@ import json
 from collections.abc import Iterator, Sequence
 
 import pytest
+import torch
 from torch import Tensor
 
 from engine.tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 from eyas.bench.arm import Answer, BenchPrompt
 from eyas.bench.compare import PartTimes, compare, impossible, verdict
-from eyas.bench.engine_arm import EngineArm
+from eyas.bench.engine_arm import EngineArm, EngineOracle
 from eyas.bench.identity import MAX_LOGIT_GAP, TextsDiffer, judge
 from eyas.bench.measure import Measurements, measure
-from eyas.bench.run_bench import BenchSettings, BenchSettingsInvalid, Subject, run_bench
+from eyas.bench.run_bench import BenchSettings, BenchSettingsInvalid, Subject, parting, run_bench
 from eyas.bench.tree_arm import TreePartTimes
 from eyas.decode.tree_shape import TreeShape
 from eyas.engine.captured.open import open_path
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget
-from eyas.records.bench_record import Ceiling
+from eyas.engine.runner import TargetOutput
+from eyas.records.bench_record import Ceiling, Divergence
 from eyas.talk import Silent
 from stub_models import StubTarget, moody_draft, next_logits, right_draft
 from stub_trees import StubTreeDraft, StubTreeTarget
@@ -213,10 +215,10 @@ def test_a_ceiling_that_is_exceeded_is_called_unreliable_not_a_share():
 
 class Gap:
     def __init__(self, gap: float) -> None:
-        self.gap, self.asked = gap, list[int]()
+        self.gap, self.asked, self.tokens = gap, list[int](), list[int]()
 
-    def logit_gap(self, ids: Sequence[int]) -> float:
-        self.asked = list(ids)
+    def logit_gap(self, ids: Sequence[int], tokens: Sequence[int]) -> float:
+        self.asked, self.tokens = list(ids), list(tokens)
         return self.gap
 
 
@@ -231,13 +233,43 @@ def test_a_near_tie_is_counted_and_asked_at_the_right_place():
 
     assert found is not None
     assert (found.at, found.logit_gap) == (2, 5e-5)
-    assert oracle.asked == [1, 2, 7, 8]
+    assert (oracle.asked, oracle.tokens) == ([1, 2, 7, 8], [9, 1])
+
+
+class Row:
+    """A target of one row of logits."""
+
+    def __init__(self, *logits: float) -> None:
+        self.logits = torch.tensor([logits])
+
+    def start(self, capacity: int, aux_boundaries: Sequence[int]) -> None:
+        pass
+
+    def prefill(self, ids: Sequence[int]) -> TargetOutput:
+        return TargetOutput(logits=self.logits, aux_states=self.logits[:, :0])
+
+
+def test_a_wrong_token_is_no_near_tie_though_two_others_are():
+    oracle = EngineOracle(Engine(Row(1.0, 8.0, 7.9375, 3.0)))  # type: ignore[arg-type]
+
+    assert oracle.logit_gap([1], [1, 2]) == oracle.logit_gap([1], [2, 1]) == 0.0625
+    assert oracle.logit_gap([1], [1, 3]) == 5.0
+    with pytest.raises(TextsDiffer, match=r"5\.00e"):
+        judge(PROMPTS[0], text(1), text(3), 3, oracle, max_gap=1.0)
 
 
 @pytest.mark.parametrize("other", [text(7, 1, 9), text(7, 8), text(7, 8, 9, 9)])
 def test_another_text_is_refused(other: Answer):
     with pytest.raises(TextsDiffer, match="bench-texts-differ"):
         judge(PROMPTS[0], text(7, 8, 9), other, 3, Gap(0.2))
+
+
+def test_the_first_parting_is_told_with_its_gap():
+    found = [Divergence(id="chat-3", num_draft_tokens=3, at=17, logit_gap=0.125)] * 2
+
+    assert parting(found, 1.0).startswith("; 2 part where both tokens tie for the target's best logit (< 1; ")
+    assert "the first is chat-3 at token 17, 0.12 below" in parting(found, 1.0)
+    assert parting([], 1.0) == ""
 
 
 def test_plain_and_speculative_arms_share_the_engine():

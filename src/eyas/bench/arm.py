@@ -57,5 +57,5 @@ class Arm(Protocol):
 class Oracle(Protocol):
     """The target's word on where two texts part."""
 
-    def logit_gap(self, ids: Sequence[int]) -> float:
-        """Difference of the target's two best logits after `ids`."""
+    def logit_gap(self, ids: Sequence[int], tokens: Sequence[int]) -> float:
+        """How far the target's logits of these tokens after `ids` lie below its best, at most: 0 = all are its best."""

@@ -44,11 +44,11 @@ class EngineOracle:
     def __init__(self, engine: "Engine") -> None:
         self._target = engine.target
 
-    def logit_gap(self, ids: Sequence[int]) -> float:
+    def logit_gap(self, ids: Sequence[int], tokens: Sequence[int]) -> float:
         """See `Oracle.logit_gap`."""
         self._target.start(len(ids) + 1, ())
-        best = self._target.prefill(list(ids)).logits[0].float().topk(2).values
-        return float(best[0] - best[1])
+        logits = self._target.prefill(list(ids)).logits[0].float()
+        return float(logits.max() - logits[list(tokens)].min())
 
 
 class TransformersArm:

@@ -36,18 +36,19 @@ def judge(
     """None when the texts are the same, or the near-tie at which they part.
 
     Raises:
-        TextsDiffer: the target's two best logits at the first difference are `max_gap` apart, or more.
+        TextsDiffer: one of the two tokens at the first difference lies `max_gap` or more below the target's best logit.
     """
     at = first_difference(plain.ids, other.ids)
     if at is None:
         return None
-    gap = oracle.logit_gap([*prompt.prompt_ids, *plain.ids[:at]])
-    if gap >= max_gap or at >= min(len(plain.ids), len(other.ids)):
+    tokens = [answer.ids[at] for answer in (plain, other) if at < len(answer.ids)]
+    gap = oracle.logit_gap([*prompt.prompt_ids, *plain.ids[:at]], tokens)
+    if gap >= max_gap or len(tokens) < 2:
         raise TextsDiffer(
             f"speculative decoding changed the text of prompt {prompt.id}",
             f"prompt {prompt.id}, K = {num_draft_tokens}, token {at}",
-            f"plain has {_at(plain.ids, at)}, speculative has {_at(other.ids, at)}, and the target's two best logits"
-            f" are {gap:.2e} apart (a near-tie is < {max_gap:g}): a speed with another text is no speedup",
+            f"plain has {_at(plain.ids, at)}, speculative has {_at(other.ids, at)}, and one of them lies {gap:.2e}"
+            f" below the target's best logit (a near-tie is < {max_gap:g}): a speed with another text is no speedup",
             "this is a fault of the engine or of its kernels: please report it with the prompt",
         )
     return Divergence(id=prompt.id, num_draft_tokens=num_draft_tokens, at=at, logit_gap=gap)

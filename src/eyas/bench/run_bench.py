@@ -227,20 +227,22 @@ def _verdict(
     at_best = [c for c in comparisons if c.arm == best]
     lines = [f"{c.set}: {c.verdict}; accept length {c.accept_length:.2f}" for c in at_best]
     same = "all" if not divergences else f"{num_compared - len(divergences)} of"
-    lines.append(
-        f"{same} {num_compared} answers are the plain ones token for token"
-        + (
-            ""
-            if not divergences
-            else f"; {len(divergences)} part where the target's two best logits tie (< {max_gap:g})"
-        )
-    )
+    lines.append(f"{same} {num_compared} answers are the plain ones token for token" + parting(divergences, max_gap))
     if peer := _peer_share(speeds):
         lines.append(f"the plain arm runs at {peer:.2f} times transformers' generate")
     refusal = impossible(comparisons)
     if refusal is not None:
         lines.insert(0, f"NOT VALID: {refusal.what} ({refusal.where})")
     return f"{best.replace('k=', 'K = ').replace('tree=', 'Tree ')}. " + ". ".join(lines) + "."
+
+
+def parting(divergences: Sequence[Divergence], max_gap: float) -> str:
+    """How many texts part at near-ties; where the first one does, and by how much."""
+    if not divergences:
+        return ""
+    first = divergences[0]
+    where = f"the first is {first.id} at token {first.at}, {first.logit_gap:.2g} below"
+    return f"; {len(divergences)} part where both tokens tie for the target's best logit (< {max_gap:g}; {where})"
 
 
 def _peer_share(speeds: Sequence[ArmFigures]) -> float | None:

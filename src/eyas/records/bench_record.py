@@ -101,12 +101,12 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Divergence:
-    """A speculative text that leaves the plain one where the target's two best logits almost tie.
+    """A speculative text that leaves the plain one where both tokens almost tie for the target's best.
 
     Attributes:
         id: of the prompt; num_draft_tokens: of the arm.
         at: index of the first different token.
-        logit_gap: between the target's two best logits there.
+        logit_gap: of the target's best logit there and that of the worse of the two tokens.
     """
 
     id: str

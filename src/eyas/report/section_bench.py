@@ -93,7 +93,7 @@ def _identity(content: Mapping[str, Any]) -> str:
         gaps = ", ".join(
             f"{d['id']} at token {d['at']} (logit gap {d['logit_gap']:.1e})" for d in content["divergences"]
         )
-        words += f" The others part where the target's two best logits almost tie: {gaps}."
+        words += f" The others part where both tokens almost tie for the target's best: {gaps}."
     return words
 
 
