@@ -57,6 +57,7 @@ def test_init_only_says_that_the_draft_is_untrained(arguments, tmp_path: Path, c
         (["--threads", "0"], "train-config-invalid"),
         (["--threads", "100000"], "train-config-invalid"),
         (["--aux-boundaries", "2", "4"], "train-config-invalid"),
+        (["--draft-vocab-size", "ful"], "usage"),
         (["--ttt-steps", "1.5"], "usage"),
         (["--draft-vocab-size", "32", "--draft-vocab-size", "64"], "usage"),
         (["--los", "kl"], "usage"),

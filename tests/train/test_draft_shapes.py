@@ -151,8 +151,9 @@ def test_check_says_which_engine_takes_a_trained_embedding(inputs, tmp_path):
     assert "embedding-kept" in codes_for(tmp_path / "draft", inputs[0], "vllm==0.33.0")
 
 
-def test_the_whole_vocabulary_needs_no_map(inputs, tmp_path):
-    run(inputs, tmp_path / "draft", replace(CONFIG, draft_vocab_size=0))
+@pytest.mark.parametrize("size", [0, "full"])
+def test_the_whole_vocabulary_needs_no_map(size, inputs, tmp_path):
+    run(inputs, tmp_path / "draft", replace(CONFIG, draft_vocab_size=size))
     draft, _ = loaded(inputs, tmp_path / "draft")
     assert not draft.spec.has_vocab_map
     assert "d2t" not in load_file(tmp_path / "draft" / "model.safetensors")

@@ -54,7 +54,7 @@ def planned_draft(name: str, config: TrainConfig) -> tuple[TargetSpec, DraftSpec
     spec = draft_spec_for(
         target,
         vocab_size=target.vocab_size,
-        draft_vocab_size=config.draft_vocab_size or target.vocab_size,
+        draft_vocab_size=config.offered or target.vocab_size,
         trained_length=2048,
         aux_boundaries=config.aux_boundaries,
         shape=config.shape,

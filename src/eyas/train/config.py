@@ -64,8 +64,8 @@ class TrainConfig:
     """Decoupled weight decay of matrices; norms have none."""
     grad_clip: float = 0.5
     """Largest norm of all gradients together."""
-    draft_vocab_size: int = 8192
-    """Tokens that the draft can say, the most frequent supervised ones; 0 = the target's whole vocabulary."""
+    draft_vocab_size: int | Literal["full"] = 8192
+    """Tokens that the draft can say, the most frequent supervised ones; full, or 0: the target's whole vocabulary."""
     aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")] = None
     """Decoder layers applied before each tapped state, low to high, three of them; by default 2, N/2, N-3 as in SGLang
     and vLLM."""
@@ -96,6 +96,11 @@ class TrainConfig:
             raise TrainConfigInvalid(
                 "options of train are out of range", "TrainConfig", "; ".join(problems), "see `eyas train --help`"
             )
+
+    @property
+    def offered(self) -> int:
+        """Tokens of the draft vocabulary; 0 = all."""
+        return 0 if self.draft_vocab_size == "full" else self.draft_vocab_size
 
     def micro_batch_on(self, device_type: str) -> int:
         """Tokens that go through the models at once on a "cpu" or "cuda" device."""
@@ -204,7 +209,7 @@ def _problems(config: TrainConfig) -> list[str]:
         (config.log_every is None or config.log_every >= 1, "log_every: 1 or more"),
         (0.0 <= config.checkpoint_every_s < inf, "checkpoint_every_s: 0 or more, finite"),
         (0 <= config.seed <= _MAX_SEED, f"seed: 0 … {_MAX_SEED}"),
-        (config.draft_vocab_size == 0 or config.draft_vocab_size >= 8, "draft_vocab_size: 0, or 8 or more"),
+        (config.offered == 0 or config.offered >= 8, "draft_vocab_size: full, 0, or 8 or more"),
     ]
     return [*(text for is_fine, text in wanted if not is_fine), *config.shape.problems()]
 

@@ -127,7 +127,7 @@ def make_plan(
         spec = open_draft(init_from, target)
         _require_no_shape(config, init_from, spec)
     else:
-        vocabulary = choose_vocabulary(rows.supervised_counts(vocab_size), config.draft_vocab_size)
+        vocabulary = choose_vocabulary(rows.supervised_counts(vocab_size), config.offered)
         size = len(vocabulary.ids)
         spec = draft_spec_for(
             target,

@@ -154,7 +154,9 @@ def _run(
             if is_first and keep.folder.exists():
                 write_draft(keep.folder / LAST_GOOD, request, config, plan, trainer.draft_to_write(), outcome.records)
         if keep.folder.exists():
-            outcome.error.add_note(f"the draft before that step is kept: --init-from {keep.folder / LAST_GOOD}")
+            outcome.error.add_note(
+                f"the draft before that step is kept: --init-from {keep.folder / LAST_GOOD}, with another --out"
+            )
         raise outcome.error
     return outcome
 

@@ -49,7 +49,7 @@ def choose_vocabulary(counts: "NDArray[np.int64]", size: int) -> DraftVocabulary
             f"a draft vocabulary of {size} is larger than the target's",
             f"--draft-vocab-size {size}",
             f"the target has {vocab_size} tokens",
-            "give a smaller one, or 0 for all",
+            "give a smaller one, or `full`",
         )
     size = size or vocab_size
     chosen = np.sort(np.argsort(-counts, kind="stable")[:size])
