@@ -1,12 +1,13 @@
-"""What `eyas bench` refuses of its data before an engine is opened."""
+"""What `eyas bench` says and refuses before an engine is opened."""
 
 import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from eyas.bench.bench_config import BenchConfig
-from eyas.bench.bench_engine import bench_engine
+from eyas.bench.bench_engine import bench_engine, rounds_for
 from eyas.replay.replay import RowOutsideVocabulary
 from eyas.talk import Silent
 from tiny_checkpoints import VOCAB, write_draft, write_target
@@ -19,3 +20,22 @@ def test_rows_of_another_tokenizer_are_refused(tmp_path: Path, key: str):
     data.write_text(json.dumps({"prompt_ids": [1], "response_ids": [2], key: [3, VOCAB]}))
     with pytest.raises(RowOutsideVocabulary, match=f"token id {VOCAB}"):
         bench_engine(target, draft, [data], BenchConfig(device="cpu"), cache=tmp_path / "cache", talk=Silent())
+
+
+def test_the_device_that_auto_chose_is_named_before_anything_is_measured(tmp_path: Path):
+    target, draft = write_target(tmp_path / "target"), write_draft(tmp_path / "draft")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt_ids": [VOCAB], "response_ids": [2]}))
+    talk = Silent()
+    with pytest.raises(RowOutsideVocabulary):
+        bench_engine(target, draft, [tmp_path / "rows.jsonl"], BenchConfig(), cache=tmp_path / "cache", talk=talk)
+    chosen = "cuda" if torch.cuda.is_available() else "cpu"
+    assert talk.lines[0].startswith(f"measuring on {chosen}, ")
+    assert talk.lines[0].endswith("in float32")
+
+
+@pytest.mark.parametrize(("device", "rounds", "num_notes"), [("cpu", "auto", 0), ("cuda", "readable", 1)])
+def test_what_auto_chose_decides_the_rounds_of_trees_and_deep_chains(device: str, rounds: str, num_notes: int):
+    for config in (BenchConfig(tree="3x3x7"), BenchConfig(num_draft_tokens="8")):
+        talk = Silent()
+        assert rounds_for(config, torch.device(device), talk) == rounds
+        assert len(talk.notes) == num_notes

@@ -1,7 +1,9 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from byte_tokenizer import save_target_with
 from eyas.cli.app import main
@@ -145,3 +147,25 @@ def test_a_recipe_may_hold_lists_and_weights(data, tmp_path, capsys):
     assert json.loads((tmp_path / "rows.regenerated" / "written.json").read_text())["options"][
         "answer_temperature"
     ] == [0, 0.3]
+
+
+def test_threads_are_those_of_the_tokenizer_and_of_the_target_that_writes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RAYON_NUM_THREADS", "2")  # so that it is put back afterwards
+    target, before = save_writing_target(tmp_path / "target"), torch.get_num_threads()
+    arguments = ["prepare", "--target", str(target), "--out", str(tmp_path / "rows"), "--device", "cpu", *WRITING]
+    try:
+        assert main([*arguments, "--self-chat", "4", "--threads", "3"]) == 0
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert os.environ["RAYON_NUM_THREADS"] == "3"
+
+    # Threads decide no text: the same job with others finds what was written.
+    assert main([*arguments, "--self-chat", "4"]) == 0
+    assert "there already" in capsys.readouterr().err
+
+
+def test_threads_that_no_machine_has_are_refused(target, data, tmp_path, capsys):
+    arguments = ["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]
+    assert main([*arguments, "--threads", "0"]) == 2
+    assert "threads = 0, wanted 1 - 1024" in capsys.readouterr().err

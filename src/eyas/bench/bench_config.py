@@ -54,7 +54,7 @@ class BenchConfig:
     """Weights of the target's layers, through torchao, in all arms: texts are compared with the quantised target's.
     int4: GPU, bfloat16."""
 
-    device: str = "cpu"
+    device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
 
     threads: int | None = None

@@ -44,6 +44,7 @@ def bench_engine(
         What reading the draft, the target and the rows raises (docs/errors.md).
     """
     placement = place(config.dtype, config.device)
+    talk.line(f"measuring on {placement.device}, {_device_name(placement.device)}, in {config.dtype}")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     rows = read_eval_rows(data)
@@ -58,7 +59,7 @@ def bench_engine(
         cache=cache,
         num_threads=num_threads,
         talk=talk,
-        rounds=_rounds(config, talk),
+        rounds=rounds_for(config, placement.device, talk),
         quantize=config.quantize,
     )
     settings = BenchSettings(
@@ -95,13 +96,15 @@ def _require_own_ids(rows: Sequence[EvalRow | EvalPrompt], target_folder: Path) 
             check_vocabulary(row, vocab_size)
 
 
-def _rounds(config: BenchConfig, talk: Talk) -> Literal["auto", "readable"]:
+def rounds_for(config: BenchConfig, device: torch.device, talk: Talk) -> Literal["auto", "readable"]:
     """As asked; readable for all arms where one of them is not for captured rounds: a plain arm on another path would
-    be no baseline."""
-    if config.rounds == "auto" and config.trees and config.device != "cpu":
+    be no baseline. A CPU has no captured rounds."""
+    if config.rounds == "readable" or device.type == "cpu":
+        return config.rounds
+    if config.trees:
         talk.note("all arms take the readable rounds: captured ones draft no trees")
         return "readable"
-    if config.rounds == "auto" and max(config.depths, default=0) > MOST_DRAFTS and config.device != "cpu":
+    if max(config.depths, default=0) > MOST_DRAFTS:
         talk.note(f"all arms take the readable rounds: captured ones draft at most {MOST_DRAFTS}")
         return "readable"
     return config.rounds

@@ -1,5 +1,6 @@
 """`eyas prepare`: parse, call, render."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -62,6 +63,9 @@ def prepare(
     assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
     from eyas.data.prepare import prepare as prepare_rows
 
+    if writing.threads is not None:
+        # The tokenizer asks for it when it is first used, and can be told in no other way.
+        os.environ["RAYON_NUM_THREADS"] = str(writing.threads)
     talk = Terminal()
     folder = target_folder(target, talk)
     done = prepare_rows(
