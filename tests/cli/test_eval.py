@@ -187,3 +187,13 @@ def test_one_source_of_states_is_wanted(made, capsys, more):
     code = main(["eval", str(made / "draft"), *more, "--json"])
 
     assert (code, json.loads(capsys.readouterr().out)["code"]) == (2, "eval-wants-one-source")
+
+
+@pytest.mark.parametrize(("command", "named"), [("eval", "--data, --save-rows, --write-probe"), ("infer", "--data")])
+def test_where_states_come_from_is_asked_in_the_commands_own_options(capsys, command, named):
+    assert main([command, "draft", "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)
+    assert (said["where"], said["why"]) == (
+        f"eyas {command}",
+        f"it takes --target T (with {named}), or --probe PACK alone",
+    )

@@ -1,7 +1,7 @@
 """`eyas eval`: parse, call, render."""
 
 import json as json_module
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,7 +64,8 @@ def eval_(
     """
     from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
 
-    require_one_source(target, probe, [data, save_rows, write_probe])
+    with_target = {"--data": data, "--save-rows": save_rows, "--write-probe": write_probe}
+    require_one_source("eyas eval", target, probe, with_target)
     for path in (save_rows, write_probe, out):
         if path is not None:
             require_ordinary(path)
@@ -84,13 +85,19 @@ def eval_(
     return emit(document, render(document), json=json)
 
 
-def require_one_source(target: str | None, probe: Path | None, only_with_target: Sequence[object]) -> None:
-    """Raise `EvalWantsOneSource` unless the states come from either the target or a pack."""
-    if (target is None) == (probe is None) or (probe is not None and any(only_with_target)):
+def require_one_source(
+    command: str, target: str | None, probe: Path | None, only_with_target: Mapping[str, object]
+) -> None:
+    """Raise `EvalWantsOneSource` unless the states come from either the target or a pack.
+
+    Args:
+        only_with_target: values of the command's options that mean nothing beside a pack, by name.
+    """
+    if (target is None) == (probe is None) or (probe is not None and any(only_with_target.values())):
         raise EvalWantsOneSource(
             "where the target's states come from is not clear",
-            "eyas eval",
-            "it takes --target T (with --data, --save-rows, --write-probe), or --probe PACK alone",
+            command,
+            f"it takes --target T (with {', '.join(only_with_target)}), or --probe PACK alone",
             "name one of the two",
         )
 

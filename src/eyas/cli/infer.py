@@ -42,7 +42,7 @@ def infer(
     """
     from eyas.replay.infer_draft import infer_on_probe, infer_with_target
 
-    require_one_source(target, probe, [data])
+    require_one_source("eyas infer", target, probe, {"--data": data})
     talk = Terminal()
     if probe is not None:
         record = infer_on_probe(draft, probe, config, talk)

@@ -62,12 +62,12 @@ def _notes(ledger: Ledger, where: str, label: str) -> list[Finding]:
         return []
     notes = []
     if ledger.overwritten:
-        why = "by design; a draft that trained its own embedding loses it (--deep compares the two)"
+        why = "by design; a draft that trained its own embedding loses it (`eyas check --deep` compares the two)"
         notes.append(
             _note("overwritten", f"{', '.join(ledger.overwritten)} give way to the target's", where, why, label)
         )
     if own := [t.name for t in ledger.tensors if t.parameter == "model.embed_tokens.weight" and t.fate == "used"]:
-        why = "if it is not the target's, it is used as the draft's own (--deep compares the two)"
+        why = "if it is not the target's, it is used as the draft's own (`eyas check --deep` compares the two)"
         notes.append(_note("embedding-kept", f"{own[0]} is kept", where, why, label))
     casts = [t.name for t in ledger.tensors if "cast F32" in t.remark or "cast F64" in t.remark]
     if casts:

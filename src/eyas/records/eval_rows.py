@@ -75,8 +75,13 @@ class EvalPrompt:
     messages: tuple[Mapping[str, str], ...]
 
 
-def read_eval_rows(paths: Sequence[Path], max_rows: int | None = None) -> list[EvalRow | EvalPrompt]:
+def read_eval_rows(
+    paths: Sequence[Path], max_rows: int | None = None, *, flag: str = "--data"
+) -> list[EvalRow | EvalPrompt]:
     """The first `max_rows` rows of all files together, in order.
+
+    Args:
+        flag: the option that names them.
 
     Raises:
         EvalDataMissing: a path is no file.
@@ -86,7 +91,7 @@ def read_eval_rows(paths: Sequence[Path], max_rows: int | None = None) -> list[E
     for path in paths:
         if not path.is_file():
             raise EvalDataMissing(
-                f"there is no file {path}", f"--data {path}", "it does not exist or is no file", f"give JSONL: {_FORM}"
+                f"there is no file {path}", f"{flag} {path}", "it does not exist or is no file", f"give JSONL: {_FORM}"
             )
     rows: list[EvalRow | EvalPrompt] = []
     for path in paths:

