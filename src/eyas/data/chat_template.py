@@ -65,7 +65,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer: Tokenizer, closing: Sequence[str], options: Mapping[str, Any]) -> None:
         self._tokenizer, self._options = tokenizer, dict(options)
-        self._closing = sorted(set(closing), key=len, reverse=True)
+        self._closing = tuple(sorted(set(closing), key=len, reverse=True))
 
     def render(self, conversation: Conversation, num_turns: int, *, for_generation: bool = False) -> str:
         """Text of the first `num_turns` turns; `for_generation` adds what precedes the target's answer.
@@ -208,11 +208,10 @@ class ChatTemplate:
 
     def _closing_length(self, rest: str) -> int:
         """Characters up to and with the closing token, if it is the next thing but for white space."""
-        skipped = len(rest) - len(rest.lstrip())
-        for token in self._closing:
-            if rest[skipped:].startswith(token):
-                return skipped + len(token)
-        return 0
+        begun = rest.lstrip()
+        if not begun.startswith(self._closing):
+            return 0
+        return len(rest) - len(begun) + next(len(token) for token in self._closing if begun.startswith(token))
 
     def _last_closing(self, text: str) -> int:
         return max((text.rfind(token) + len(token) for token in self._closing if token in text), default=len(text))
