@@ -66,6 +66,19 @@ def test_reasoning_that_the_target_wrote_is_supervised():
     )
 
 
+@pytest.mark.parametrize(
+    ("is_finished", "supervised"),
+    [(True, "<think>\nA greeting.\n</think>\n\n<|im_end|>"), (False, "<think>\nA greeting.")],
+)
+def test_reasoning_alone_is_supervised_as_far_as_it_was_written(is_finished: bool, supervised: str):
+    messages = [
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "", "reasoning_content": "A greeting."},
+    ]
+    thought = Conversation(messages=messages, source=0, line=1, is_finished=is_finished)
+    assert template(THINKING).segments(thought)[-1] == Segment(supervised, True)
+
+
 def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_record_and_the_way_out():
     with pytest.raises(TemplateUnstable) as caught:
         template(THINKING).segments(CHAT)

@@ -190,6 +190,9 @@ class ChatTemplate:
         end = start + len(content)
         if not is_cut:
             end += self._closing_length(text[end:])
+        elif not content.strip():  # cut off while it thought: what closes the thoughts is the template's
+            thoughts = str(message.get("reasoning_content") or "").strip()
+            end = text.find(thoughts) + len(thoughts) if thoughts in text else 0
         if message.get("reasoning_content") or message.get("tool_calls"):
             if message.get("tool_calls") and not is_cut:
                 end = max(end, self._last_closing(text))
