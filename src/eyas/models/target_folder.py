@@ -94,6 +94,12 @@ def _sample_weights(files: list[Path]) -> str:
     return fingerprint.of_json(parts)
 
 
+def download_command(name: str, folder: str) -> str:
+    """What brings the files that eyas reads of the hub's model `name` into `folder`, for a shell."""
+    wanted = " ".join(f"--include '{pattern}'" for pattern in _HUB_FILES)
+    return f"hf download {name} {wanted} --local-dir {folder}"
+
+
 def _from_hub(name: str, talk: Talk) -> Path:
     from huggingface_hub import snapshot_download
 
@@ -108,5 +114,6 @@ def _from_hub(name: str, talk: Talk) -> Path:
             f"cannot get the target {name} from the Hugging Face hub",
             f"--target {name}",
             f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}",
-            "go online, log in if the model is gated, or give a local folder with the model",
+            f"where there is a network: {download_command(name, 'FOLDER')} (if it is gated: hf auth login first);"
+            " then --target FOLDER",
         ) from error
