@@ -2,7 +2,8 @@
 
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -162,6 +163,36 @@ def test_a_stop_string_ends_the_text_with_the_token_that_completes_it(llama: Lla
 
     assert found.finish == "stop"
     assert decode(found.ids) == text[: text.index(stop) + len(stop)]
+
+
+class Watching(Silent):
+    """Remembers what a progress bar said and how far it came."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said, self.advanced, self.total = list[str](), 0.0, 0.0
+
+    @contextmanager
+    def progress(self, label: str, total: float | None, unit: str) -> Iterator["Watching"]:
+        self.total = total or 0.0
+        yield self
+
+    def advance(self, amount: float = 1.0) -> None:
+        self.advanced += amount
+
+    def say(self, status: str) -> None:
+        self.said.append(status)
+
+
+def test_progress_tells_tokens_per_second_and_how_far_it_is(llama: LlamaWeights):
+    clock, talk, asked = iter(range(10_000)), Watching(), requests(9)
+    generator = BatchGenerator(BatchRunner(BatchLlama(llama, 4, 64)), decode, clock=lambda: float(next(clock)))
+
+    found = list(generator.run(asked, talk))
+
+    assert (talk.advanced, talk.total) == (9, 9), "what an ETA is made of"
+    tokens, seconds = sum(len(c.ids) for c in found), next(clock) - 1
+    assert talk.said[-1] == f"{tokens / seconds:.0f} tokens/s, 0 at a time"
 
 
 def test_a_stop_string_may_be_longer_than_any_fixed_tail(llama: LlamaWeights):

@@ -87,6 +87,15 @@ def test_what_was_truncated_leaves_no_trace(kernels: NativeKernels):
     assert torch.equal(again.aux_states, wanted.aux_states)
 
 
+def test_rows_beyond_the_cache_never_reach_the_kernels(kernels: NativeKernels):
+    target = LlamaTarget(fused(tiny_target("llama")), kernels=kernels)
+    target.start(10, ())
+    target.prefill(IDS[:10] * 25)  # 250 of the 256 positions that 10 are rounded up to
+
+    with pytest.raises(AssertionError, match="256 positions"):
+        target.forward([1] * 7)
+
+
 def test_a_saved_folder_reads_as_the_model_in_memory(tmp_path: Path):
     model = tiny_target("qwen3", tie_word_embeddings=True)
     model.save_pretrained(tmp_path)

@@ -71,6 +71,8 @@ class NativeStack:
         attention_input: Tensor | None,
         tree: "_TreeTables | None",
     ) -> None:
+        end, capacity = start + residual.shape[0], self._torch.capacity
+        assert end <= capacity, f"the cache holds {capacity} positions, not {end}: C would write beyond it"
         at = blocks.start * ctypes.sizeof(ctypes.c_void_p)
         self._blocks(
             self._shapes_address + at,
