@@ -13,14 +13,16 @@ import torch
 from eyas.contract.draft_spec import DraftSpec
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
+from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow
 from eyas.records.infer_record import Variant
+from eyas.replay.clearly_better import is_clearly_better
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay_states
 from eyas.replay.states import States
 from eyas.talk import Silent, Talk
 
-# A reading must beat the best by this share of its accepted drafts, or the difference is noise.
+# A reading must beat the best by this share of its accepted drafts, and beyond the noise of few texts.
 _MARGIN = 0.02
 _MOST_PASSES = 4
 
@@ -49,28 +51,32 @@ def infer_switches(
         Variants in falling accept length; what the files state stands first unless another beats it clearly.
     """
     assert num_draft_tokens >= 2, "with one draft per round the feedback switch shows nothing"
-    tried: dict[str, tuple[DraftSpec, Variant]] = {}
+    tried: dict[str, tuple[Variant, Sequence[RowResult]]] = {}
 
-    def measure(spec: DraftSpec) -> Variant:
+    def measure(spec: DraftSpec) -> tuple[Variant, Sequence[RowResult]]:
         key = repr((spec.residual, spec.feedback, spec.aux_boundaries, spec.rope))
         if key not in tried:
             results = replay_states(states, as_read(draft, spec), rows, num_draft_tokens, Silent())
             figures = figures_of(results, num_draft_tokens)
             changes = changes_of(draft.spec, spec)
-            tried[key] = spec, Variant(changes=changes, accept_length=figures.accept_length, rounds=figures.rounds)
+            tried[key] = (
+                Variant(changes=changes, accept_length=figures.accept_length, rounds=figures.rounds),
+                results,
+            )
             bar.advance()
-            bar.say(f"{tried[key][1].accept_length:.3f} with {changes or 'nothing changed'}")
-        return tried[key][1]
+            bar.say(f"{figures.accept_length:.3f} with {changes or 'nothing changed'}")
+        return tried[key]
 
     with talk.progress("readings", None, "readings") as bar:
-        best_spec, best = draft.spec, measure(draft.spec)
+        best_spec, (best, rounds) = draft.spec, measure(draft.spec)
         for _ in range(_MOST_PASSES):
-            around = [(measure(spec), spec) for spec in single_changes(best_spec, boundaries_known, thetas)]
-            challenger, spec = max(around, key=lambda pair: pair[0].accept_length)
-            if not challenger.accept_length - 1 > (best.accept_length - 1) * (1 + _MARGIN):
+            around = [(*measure(spec), spec) for spec in single_changes(best_spec, boundaries_known, thetas)]
+            challenger, its_rounds, spec = max(around, key=lambda one: one[0].accept_length)
+            is_more = challenger.accept_length - 1 > (best.accept_length - 1) * (1 + _MARGIN)
+            if not is_more or not is_clearly_better(its_rounds, rounds):
                 break
-            best_spec, best = spec, challenger
-    others = sorted((v for _, v in tried.values() if v is not best), key=lambda v: -v.accept_length)
+            best_spec, best, rounds = spec, challenger, its_rounds
+    others = sorted((v for v, _ in tried.values() if v is not best), key=lambda v: -v.accept_length)
     return [best, *others]
 
 
