@@ -16,6 +16,7 @@ from eyas.train.batches import Batch, plan_batches
 from eyas.train.config import Resolved, TrainConfig, TrainConfigInvalid, resolve
 from eyas.train.costs import Costs, estimate_costs
 from eyas.train.draft_shape import DraftShape
+from eyas.train.frozen import freeze_notes
 from eyas.train.held_out import HeldOutRows, find_held_out, read_held_out
 from eyas.train.initialise import draft_spec_for
 from eyas.train.vocabulary import DraftVocabulary, choose_vocabulary
@@ -112,7 +113,7 @@ def make_plan(
         DraftVocabTooLarge: larger than the target's.
         TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
         DraftUnwritable: no format can hold the draft that would come out.
-        TrainConfigInvalid: options of a new draft beside `init_from`.
+        TrainConfigInvalid: options of a new draft beside `init_from`, or of freezing what cannot be frozen alone.
         HeldOutUnusable: no held-out row can be replayed.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
@@ -137,7 +138,10 @@ def make_plan(
             aux_boundaries=config.aux_boundaries,
             shape=config.shape,
         )
-    dialect_notes = _format_notes(spec, target)
+    notes = [
+        *freeze_notes(spec, config, f"--init-from {init_from}" if init_from else "the draft to be"),
+        *_format_notes(spec, target),
+    ]
     held_out_rows = _held_out(held_out, rows_folder, config, vocab_size)
     resolved = resolve(
         config,
@@ -152,7 +156,7 @@ def make_plan(
         target=target,
         spec=spec,
         vocabulary=vocabulary,
-        resolved=replace(resolved, notes=(*resolved.notes, *dialect_notes)),
+        resolved=replace(resolved, notes=(*resolved.notes, *notes)),
         batches=batches,
         num_tokens=sum(batch.num_tokens for batch in batches),
         costs=estimate_costs(

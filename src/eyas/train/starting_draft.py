@@ -8,6 +8,7 @@ from eyas.models.placement import Placement
 from eyas.models.target import Target
 from eyas.talk import Talk
 from eyas.train.config import TrainConfig
+from eyas.train.frozen import freeze
 from eyas.train.initialise import initialise
 from eyas.train.plan import TrainPlan
 from eyas.train.request import TrainRequest
@@ -27,17 +28,9 @@ def starting_draft(
             target_head=head,
             talk=talk,
         )
-        return _frozen(draft, config).train()
+        return freeze(draft, config).train()
     assert plan.vocabulary is not None, "a new draft has a new vocabulary"
     draft = Eagle3Draft(plan.spec, target_embedding=embedding, target_head=head).to(target.device)
     draft.set_vocab_map(torch.tensor(plan.vocabulary.ids, device=target.device))
     initialise(draft, target, config.seed)
-    return _frozen(draft, config).train()
-
-
-def _frozen(draft: Eagle3Draft, config: TrainConfig) -> Eagle3Draft:
-    if config.freeze_head and draft.lm_head is not None:
-        draft.lm_head.requires_grad_(False)
-    if config.freeze_embedding and draft.embed_tokens is not None:
-        draft.embed_tokens.requires_grad_(False)
-    return draft
+    return freeze(draft, config).train()
