@@ -43,6 +43,7 @@ from eyas.train.preflight import DiskTooSmall, plan_train
 from eyas.train.request import TrainRequest
 from eyas.train.train import Trained, train
 from eyas.train.trainer import Trainer
+from eyas.train.vocabulary import DraftVocabTooLarge
 from tiny_draft import tiny_spec
 from train_run_folder import make_run_folder
 
@@ -342,6 +343,22 @@ def test_too_few_distinct_tokens_for_the_draft_vocabulary_are_told(inputs, tmp_p
     plan = plan_train(request_for(inputs, tmp_path / "d"), replace(CONFIG, draft_vocab_size=200), talk)
     assert plan.vocabulary is not None
     assert any(f"only {plan.vocabulary.num_seen} distinct tokens" in note for note in talk.notes)
+
+
+def test_a_target_with_fewer_tokens_than_the_default_vocabulary_gives_all_of_them_and_it_is_told(inputs, tmp_path):
+    request, talk = request_for(inputs, tmp_path / "d"), Silent()
+    plan = plan_train(request, replace(CONFIG, draft_vocab_size=None), talk)
+    size = read_target(inputs[0]).vocab_size
+    assert plan.spec.draft_vocab_size == size < 8192
+    assert not plan.spec.has_vocab_map
+    assert f"draft vocabulary: all {size} tokens of the target, fewer than the usual 8192" in talk.notes
+    with pytest.raises(DraftVocabTooLarge, match=f"the target has {size} tokens"):
+        plan_train(request, replace(CONFIG, draft_vocab_size=8192), Silent())
+
+
+@pytest.mark.parametrize("size", [8192, 8193])
+def test_the_default_vocabulary_gives_way_to_no_larger_target(size):
+    assert TrainConfig().offered_of(size) == (8192, ())
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ MAX_STEPS = 1_000_000  # every step of a run is laid out in memory before the fi
 _MAX_SEED = 2**32 - 1  # `batches` and torch make a 64-bit number of it
 _MAX_THREADS = 1024
 _TRAINED_SHARE = 0.2  # of the learning rate of a new draft
+_DRAFT_VOCAB_SIZE = 8192
 _MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
 _MAX_PROCESSES = 64
 _NUM_BOUNDARIES = 3
@@ -64,8 +65,9 @@ class TrainConfig:
     """Decoupled weight decay of matrices; norms have none."""
     grad_clip: float = 0.5
     """Largest norm of all gradients together."""
-    draft_vocab_size: int | Literal["full"] = 8192
-    """Tokens that the draft can say, the most frequent supervised ones; full, or 0: the target's whole vocabulary."""
+    draft_vocab_size: int | Literal["full"] | None = None
+    """Tokens that the draft can say, the most frequent supervised ones; full, or 0: the target's whole vocabulary. By
+    default 8192, or all of a target that has fewer."""
     aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")] = None
     """Decoder layers applied before each tapped state, low to high, three of them; by default 2, N/2, N-3 as in SGLang
     and vLLM."""
@@ -99,8 +101,19 @@ class TrainConfig:
 
     @property
     def offered(self) -> int:
-        """Tokens of the draft vocabulary; 0 = all."""
+        """Tokens of the draft vocabulary as asked for; 0 = all."""
+        if self.draft_vocab_size is None:
+            return _DRAFT_VOCAB_SIZE
         return 0 if self.draft_vocab_size == "full" else self.draft_vocab_size
+
+    def offered_of(self, vocab_size: int) -> tuple[int, tuple[str, ...]]:
+        """`offered`, and what to say of it, for a target of `vocab_size` tokens: only what was not asked for gives
+        way."""
+        if self.draft_vocab_size is not None or vocab_size >= _DRAFT_VOCAB_SIZE:
+            return self.offered, ()
+        return 0, (
+            f"draft vocabulary: all {vocab_size} tokens of the target, fewer than the usual {_DRAFT_VOCAB_SIZE}",
+        )
 
     def micro_batch_on(self, device_type: str) -> int:
         """Tokens that go through the models at once on a "cpu" or "cuda" device."""

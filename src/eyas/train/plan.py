@@ -123,12 +123,15 @@ def make_plan(
     vocab_size = target.vocab_size or 0
     if vocab_size:
         rows.require_within(vocab_size)
-    vocabulary = None
+    vocabulary, notes = None, list[str]()
     if init_from is not None:
         spec = open_draft(init_from, target)
         _require_no_shape(config, init_from, spec)
     else:
-        vocabulary = choose_vocabulary(rows.supervised_counts(vocab_size), config.offered)
+        counts = rows.supervised_counts(vocab_size)
+        offered, said = config.offered_of(len(counts))
+        notes += said
+        vocabulary = choose_vocabulary(counts, offered)
         size = len(vocabulary.ids)
         spec = draft_spec_for(
             target,
@@ -138,10 +141,8 @@ def make_plan(
             aux_boundaries=config.aux_boundaries,
             shape=config.shape,
         )
-    notes = [
-        *freeze_notes(spec, config, f"--init-from {init_from}" if init_from else "the draft to be"),
-        *_format_notes(spec, target),
-    ]
+    notes += freeze_notes(spec, config, f"--init-from {init_from}" if init_from else "the draft to be")
+    notes += _format_notes(spec, target)
     held_out_rows = _held_out(held_out, rows_folder, config, vocab_size)
     resolved = resolve(
         config,
