@@ -22,6 +22,7 @@ from eyas.contract.draft_spec import DraftSpec, Rope
 from eyas.decode.accept_length import pooled
 from eyas.engine.captured.engine import FastEngine
 from eyas.engine.captured.open import triton_ops
+from eyas.engine.captured.prompt import prompt_reader
 from eyas.engine.captured.round import new_round
 from eyas.engine.captured.tiles import Tile, TileChoice, Way
 from eyas.engine.captured.weights import FastDraft, FastTarget, fast_draft, fast_target
@@ -97,18 +98,26 @@ def tiles_of(path: Path) -> TileChoice:
 
 
 def engine_of(
-    tiles: TileChoice, target: FastTarget, draft: FastDraft | None, depth: int, *, is_simulated: bool = False
+    tiles: TileChoice,
+    target: FastTarget,
+    draft: FastDraft | None,
+    depth: int,
+    *,
+    weights: LlamaWeights | None = None,
+    is_simulated: bool = False,
 ) -> FastEngine:
-    return FastEngine(
-        new_round(
-            triton_ops(torch.device("cuda"), tiles),
-            target,
-            draft if depth else None,
-            num_draft_tokens=depth,
-            max_length=MAX_LENGTH,
-            is_simulated=is_simulated,
-        )
+    round_ = new_round(
+        triton_ops(torch.device("cuda"), tiles),
+        target,
+        draft if depth else None,
+        num_draft_tokens=depth,
+        max_length=MAX_LENGTH,
+        is_simulated=is_simulated,
     )
+    prompt = None
+    if weights is not None:  # as `open_path` reads prompts
+        prompt = prompt_reader(weights, round_.cache, target.aux_boundaries, captures=True)
+    return FastEngine(round_, prompt=prompt)
 
 
 # ---- ceilings
@@ -163,7 +172,7 @@ def real_arms(args: argparse.Namespace, tiles: TileChoice) -> dict[str, Any]:
     arms: list[dict[str, Any]] = []
     plain_texts: list[list[int]] = []
     for depth in args.depths:
-        arm, texts = measured(engine_of(tiles, target, draft, depth), rows, limits, args.repeats)
+        arm, texts = measured(engine_of(tiles, target, draft, depth, weights=weights), rows, limits, args.repeats)
         plain_texts = plain_texts or texts
         arm |= {"num_draft_tokens": depth, "speedup": arm["tok_s"] / (arms[0] if arms else arm)["tok_s"]}
         arm["differences_from_plain"] = differences(weights, rows, plain_texts, texts)
@@ -173,7 +182,7 @@ def real_arms(args: argparse.Namespace, tiles: TileChoice) -> dict[str, Any]:
     readable = []
     for depth in (0, 3):
         slow = Engine(LlamaTarget(weights), FusedDraft(module, BOUNDARIES))
-        fast = engine_of(tiles, target, draft, depth)
+        fast = engine_of(tiles, target, draft, depth, weights=weights)
         readable.append({"num_draft_tokens": depth, **compared(weights, slow, fast, rows, limits)})
         print(json.dumps(readable[-1]), flush=True)
     return {"streamed_bytes": streamed_bytes(target), "arms": arms, "against_readable": readable}
@@ -183,14 +192,16 @@ def measured(
     engine: FastEngine, rows: Sequence[dict[str, Any]], limits: Limits, repeats: int
 ) -> tuple[dict[str, Any], list[list[int]]]:
     """Decode rate (the prompt's token and its time excluded), and the rate with the prompts' time."""
-    engine.generate(rows[0]["prompt_ids"], limits)
-    rates, whole, texts = [], [], [Generation(num_draft_tokens=0)]
+    for row in rows:  # every size of prompt once: its pass is captured
+        engine.start(row["prompt_ids"])
+    rates, whole, prompts, texts = [], [], [], [Generation(num_draft_tokens=0)]
     for _ in range(repeats):
         texts = [engine.generate(row["prompt_ids"], limits) for row in rows]
         num = sum(len(text.ids) for text in texts)
         decode_s, prefill_s = sum(t.decode_s for t in texts), sum(t.prefill_s for t in texts)
         rates.append((num - len(rows)) / decode_s)
         whole.append(num / (decode_s + prefill_s))
+        prompts += [1e3 * t.prefill_s for t in texts]
     depth = engine.round.num_draft_tokens
     counts = [text.acceptance for text in texts]
     by_set = {
@@ -201,6 +212,7 @@ def measured(
         "tok_s": statistics.median(rates),
         "tok_s_spread": [min(rates), max(rates)],
         "tok_s_with_prompt": statistics.median(whole),
+        "prompt_ms": {"median": statistics.median(prompts), "minimum": min(prompts), "maximum": max(prompts)},
         "rounds_s": statistics.median(rates) / pooled(counts, depth).accept_length,
         "accept_length": pooled(counts, depth).accept_length,
         "per_position": pooled(counts, depth).per_position,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, tiny_module, tiny_weights
+from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, on_gpu, tiny_module, tiny_weights
 
 from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
 from eyas.engine.captured.engine import CacheTooShort, FastEngine, FastSettings
@@ -198,7 +198,7 @@ def test_a_cpu_has_no_graphs_and_says_so():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("num_draft_tokens", [0, 3, 5])
 def test_the_graph_replays_the_readable_round_in_fp32(num_draft_tokens: int):
-    weights = _on_gpu()
+    weights = on_gpu(tiny_weights())
     draft = tiny_module(weights).to("cuda") if num_draft_tokens else None
     engine = open_captured(weights, draft, aux_boundaries=BOUNDARIES, num_draft_tokens=num_draft_tokens, max_length=256)
     limits = Limits(max_new_tokens=100)
@@ -211,7 +211,7 @@ def test_the_graph_replays_the_readable_round_in_fp32(num_draft_tokens: int):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_graphs_of_changing_depth_give_the_readable_rounds_text_in_fp32():
-    weights, limits, talk = _on_gpu(), Limits(max_new_tokens=200), Silent()
+    weights, limits, talk = on_gpu(tiny_weights()), Limits(max_new_tokens=200), Silent()
     draft = tiny_module(weights).to("cuda")
     fast = open_path(weights, draft, BOUNDARIES, "auto", talk)
     assert fast is not None, talk.notes
@@ -227,18 +227,3 @@ def test_graphs_of_changing_depth_give_the_readable_rounds_text_in_fp32():
     assert engine.generate(PROMPT, limits, num_draft_tokens=3).ids == expected
     measured = engine.adaptive(PROMPT, most=3).costs.round_s
     assert 0 < measured[0] <= measured[3]
-
-
-def _on_gpu():  # type: ignore[no-untyped-def]
-    from dataclasses import replace
-
-    weights = tiny_weights()
-    blocks = tuple(
-        replace(
-            b,
-            **{name: getattr(b, name).cuda() for name in ("input_norm", "qkv", "o", "post_norm", "gate_up", "down")},
-        )
-        for b in weights.blocks
-    )
-    embedding = weights.embedding.cuda()
-    return replace(weights, blocks=blocks, embedding=embedding, head=embedding, norm=weights.norm.cuda())

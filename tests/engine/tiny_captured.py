@@ -1,5 +1,7 @@
 """A tiny Llama and a tiny draft over so few tokens that random drafts are accepted now and then."""
 
+from dataclasses import fields, replace
+
 import torch
 
 from eyas.contract.draft_spec import DraftSpec
@@ -49,6 +51,16 @@ def tiny_weights(seed: int = 0, **changes: torch.Tensor) -> LlamaWeights:
         inverse_frequencies=1 / 10000 ** (torch.arange(0, WIDTH, 2) / WIDTH),
         rope_scale=1.0,
     )
+
+
+def on_gpu(weights: LlamaWeights) -> LlamaWeights:
+    """The same on the first CUDA device."""
+    blocks = tuple(
+        replace(b, **{f.name: x.cuda() for f in fields(b) if isinstance(x := getattr(b, f.name), torch.Tensor)})
+        for b in weights.blocks
+    )
+    embedding = weights.embedding.cuda()
+    return replace(weights, embedding=embedding, blocks=blocks, norm=weights.norm.cuda(), head=embedding)
 
 
 def tiny_spec(**changes: object) -> DraftSpec:

@@ -59,17 +59,25 @@ class BatchLlama:
         num_slots: S, most sequences at a time.
         capacity: C, rounded up.
         ops: of a pass over new rows.
-
-    One slot more than asked for, the last, is there for what only pads a pass.
+        cache: [layers, 2, slots, G, C, D] of somebody else, to be read and written; None for one of its own, which has
+            one slot more than asked for, the last, for what only pads a pass.
     """
 
-    def __init__(self, weights: LlamaWeights, num_slots: int, capacity: int, ops: BatchOps | None = None) -> None:
+    def __init__(
+        self,
+        weights: LlamaWeights,
+        num_slots: int,
+        capacity: int,
+        ops: BatchOps | None = None,
+        cache: Tensor | None = None,
+    ) -> None:
         assert weights.shape.window is None or weights.shape.window >= capacity, "batches have no sliding window"
-        self.weights, self.num_slots, self.capacity = weights, num_slots, rounded_capacity(capacity)
+        self.weights, self.num_slots = weights, num_slots
+        self.capacity = rounded_capacity(capacity) if cache is None else cache.shape[4]
         self.ops: BatchOps = ops or EagerBatchOps()
         shape, head = weights.shape, weights.head
         size = (len(weights.blocks), 2, num_slots + 1, shape.num_kv_heads, self.capacity, shape.head_dim)
-        self.cache = head.new_zeros(size)
+        self.cache = head.new_zeros(size) if cache is None else cache
         angles = torch.arange(self.capacity)[:, None].float() * weights.inverse_frequencies
         self._rope = ((angles.cos() * weights.rope_scale).to(head), (angles.sin() * weights.rope_scale).to(head))
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from eyas.engine.adaptive import AdaptiveDepth
 from eyas.engine.captured.engine import FastSettings, captured, marked
 from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.prompt import EagerPrompt, PromptReader
 from eyas.engine.captured.round import DraftMemory, draft_memory, draft_pass, target_pass
 from eyas.engine.captured.weights import FastDraft, FastTarget
 from eyas.engine.captured.workspace import (
@@ -68,6 +69,7 @@ class AdaptiveRounds:
         clock: seconds.
         is_simulated: acceptances are read from `state.simulated`, at most the depth (timing only).
         talk: progress, while kernels are compiled.
+        prompt: reads prompts into the target's cache; None: by plain operators.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class AdaptiveRounds:
         clock: Callable[[], float] = time.perf_counter,
         is_simulated: bool = False,
         talk: Talk | None = None,
+        prompt: PromptReader | None = None,
     ) -> None:
         self.ops, self.target, self.draft, self.most = ops, target, draft, most
         self._settings, self._clock, self._is_simulated = settings, clock, is_simulated
@@ -90,6 +93,7 @@ class AdaptiveRounds:
         self._is_cuda = device.type == "cuda"
         self.state: RoundState = round_state(most, _NUM_RECORDS, device)
         self._cache = caches[0]
+        self._prompt = prompt or EagerPrompt(target, caches[0])
         self._memory: DraftMemory = draft_memory(ops, draft, most + 1, max_length, caches[1])
         self._rows = [_verify_rows(ops, target, num) for num in range(1, most + 2)]
         self._lag = _lag_memory(target, most + 1, max_length)
@@ -127,16 +131,9 @@ class AdaptiveRounds:
 
     def start(self, prompt_ids: Sequence[int]) -> int:
         """Read the prompt by the target alone and keep its states; gives the prompt's token."""
-        num, state, eager = len(prompt_ids), self.state, EagerOps(position=0)
+        num, state = len(prompt_ids), self.state
+        first = self._prompt.read(prompt_ids, self._lag.states[:num])
         ids = torch.tensor(prompt_ids, dtype=torch.int32, device=self._cache.device)
-        rows = target_workspace(self.target, num, 1)
-        last = target_pass(eager, self.target, self._cache, rows, ids, state.zero, 0)[-1:]
-        eager.best_tokens(
-            self.target.head, last, None, self.target.norm, self.target.eps, rows.best[:1], rows.best_ids[:1]
-        )
-        first = rows.best_ids[0, :1]
-        assert rows.aux is not None, "a target with a draft has aux boundaries"
-        self._lag.states[:num] = rows.aux
         self._lag.ids[: num - 1] = ids[1:]
         self._lag.ids[num - 1 : num] = first
         state.tokens.zero_()

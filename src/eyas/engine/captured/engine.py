@@ -1,4 +1,4 @@
-"""Greedy generation of one sequence: the prompt eagerly, then captured rounds replayed ahead of the reader.
+"""Greedy generation of one sequence: the prompt, then captured rounds replayed ahead of the reader.
 
 The host launches rounds ahead of what it has read, so that the device never waits for it; an end is noticed a launch or
 two late, and what was computed past it is thrown away (the next prompt resets the device's state).
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from eyas.engine.captured.ops import EagerOps
-from eyas.engine.captured.round import Round, draft_pass, target_pass
+from eyas.engine.captured.prompt import EagerPrompt, PromptReader
+from eyas.engine.captured.round import Round, draft_pass
 from eyas.engine.captured.weights import FastDraft
-from eyas.engine.captured.workspace import draft_workspace, target_workspace
+from eyas.engine.captured.workspace import draft_workspace
 from eyas.engine.engine import Limits, require_prompt
 from eyas.engine.generation import Generation
 from eyas.errors import EyasError
@@ -54,6 +55,7 @@ class FastEngine:
         settings: launching.
         clock: seconds.
         talk: progress, while kernels are compiled.
+        prompt: reads prompts into the round's cache; None: by plain operators.
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class FastEngine:
         *,
         clock: Callable[[], float] = time.perf_counter,
         talk: Talk | None = None,
+        prompt: PromptReader | None = None,
     ) -> None:
+        self._prompt = prompt or EagerPrompt(round_.target, round_.cache)
         self.round, self.settings, self._clock = round_, settings or FastSettings(), clock
         self._is_cuda = round_.cache.device.type == "cuda"
         self._propose: Callable[[], None] = round_.propose
@@ -113,33 +117,31 @@ class FastEngine:
 
     def start(self, prompt_ids: Sequence[int]) -> int:
         """Read the prompt, fill both caches, propose the first drafts; gives the prompt's token."""
-        round_, num = self.round, len(prompt_ids)
-        state, target, eager = round_.state, round_.target, EagerOps(position=0)
-        ids = torch.tensor(prompt_ids, dtype=torch.int32, device=round_.cache.device)
-        rows = target_workspace(target, num, 1)
-        last = target_pass(eager, target, round_.cache, rows, ids, state.zero, 0)[-1:]
-        eager.best_tokens(target.head, last, None, target.norm, target.eps, rows.best[:1], rows.best_ids[:1])
-        first = rows.best_ids[0, :1]
+        round_, num, into = self.round, len(prompt_ids), self.round.rows.aux
+        aux = None if round_.draft is None or into is None else into.new_empty(num, into.shape[1])
+        first = self._prompt.read(prompt_ids, aux)
+        state = round_.state
         state.tokens.zero_()
         state.tokens[:1] = first
         state.numbers.copy_(torch.tensor([num, num - 1, 0, 0, 0, 0], dtype=torch.int32))
         if round_.draft is not None:
-            self._start_draft(round_.draft, ids, first, rows.aux)
+            self._start_draft(round_.draft, prompt_ids, aux)
         return int(first)
 
-    def _start_draft(self, draft: FastDraft, ids: Tensor, first: Tensor, aux: Tensor | None) -> None:
+    def _start_draft(self, draft: FastDraft, prompt_ids: Sequence[int], aux: Tensor | None) -> None:
         """Draft keys of all prompt positions but the last eagerly; that one, whose next token is new, by `propose`."""
         memory, state, into = self.round.draft_memory, self.round.state, self.round.rows.aux
         assert memory is not None, "a round with a draft has its memory"
         assert aux is not None, "a target with a draft has aux boundaries"
         assert into is not None, "a target with a draft has aux boundaries"
-        if len(ids) > 1:
-            rows = draft_workspace(draft, len(ids) - 1, 1)
+        if len(prompt_ids) > 1:
+            rows = draft_workspace(draft, len(prompt_ids) - 1, 1)
             fused = torch.nn.functional.linear(aux[:-1], draft.fc)
-            draft_pass(EagerOps(position=0), draft, memory.cache, rows, ids[1:], fused, state.zero, 0)
+            next_ids = torch.tensor(prompt_ids[1:], dtype=torch.int32, device=aux.device)
+            draft_pass(EagerOps(position=0), draft, memory.cache, rows, next_ids, fused, state.zero, 0)
         into[:1] = aux[-1:]
         state.chosen.zero_()
-        state.chosen[:1] = first
+        state.chosen[:1] = state.tokens[:1]
         self._propose()
 
     def rounds(self) -> Iterator[list[int]]:

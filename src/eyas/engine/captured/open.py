@@ -8,6 +8,7 @@ import torch
 from eyas.engine.captured.engine import FastEngine, FastSettings
 from eyas.engine.captured.ops import EagerOps, Ops
 from eyas.engine.captured.path import CapturedPath
+from eyas.engine.captured.prompt import prompt_reader
 from eyas.engine.captured.round import new_round
 from eyas.engine.captured.tiles import TileChoice
 from eyas.engine.captured.weights import FastPathUnsupported, fast_draft, fast_target
@@ -60,7 +61,9 @@ def open_captured(
         num_draft_tokens=num_draft_tokens,
         max_length=max_length,
     )
-    return FastEngine(round_, settings or FastSettings(captures=captures))
+    settings = settings or FastSettings(captures=captures)
+    prompt = prompt_reader(weights, round_.cache, aux_boundaries, captures=captures and settings.captures)
+    return FastEngine(round_, settings, prompt=prompt)
 
 
 def open_path(

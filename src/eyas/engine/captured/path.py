@@ -14,6 +14,7 @@ from eyas.engine.adaptive import AdaptiveDepth
 from eyas.engine.captured.adaptive import AdaptiveRounds
 from eyas.engine.captured.engine import FastEngine, FastSettings
 from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.prompt import PromptReader, prompt_reader
 from eyas.engine.captured.round import MOST_DRAFTS, new_round
 from eyas.engine.captured.weights import FastDraft, FastTarget, fast_draft, fast_target, with_length
 from eyas.engine.captured.workspace import key_value_cache
@@ -61,7 +62,7 @@ class CapturedPath:
         self._target = fast_target(weights, max_length=self._length, aux_boundaries=aux_boundaries)
         self._draft = None if draft is None else fast_draft(draft, self._target)
         self._said: set[str] = set()
-        self._caches: tuple[Tensor, Tensor | None] | None = None
+        self._memory: tuple[tuple[Tensor, Tensor | None], PromptReader] | None = None
         self._engines: dict[int, FastEngine] = {}
         self._adaptive: dict[int, AdaptiveRounds] = {}
 
@@ -114,31 +115,36 @@ class CapturedPath:
         """Rounds of one depth; captured on first use, which compiles kernels for its number of rows."""
         if num_draft_tokens not in self._engines:
             target, draft = self._models(num_draft_tokens)
+            caches, prompt = self._shared()
             round_ = new_round(
                 self._ops,
                 target,
                 draft,
                 num_draft_tokens=num_draft_tokens,
                 max_length=self._length,
-                caches=self._shared_caches(),
+                caches=caches,
             )
-            self._engines[num_draft_tokens] = FastEngine(round_, self._settings, clock=self._clock, talk=self._talk)
+            self._engines[num_draft_tokens] = FastEngine(
+                round_, self._settings, clock=self._clock, talk=self._talk, prompt=prompt
+            )
         return self._engines[num_draft_tokens]
 
     def adaptive(self, most: int) -> AdaptiveRounds:
         """Rounds of every depth up to `most`; captured on first use."""
         if most not in self._adaptive:
             assert self._draft is not None, "depth adapts where there is a draft"
+            caches, prompt = self._shared()
             self._adaptive[most] = AdaptiveRounds(
                 self._ops,
                 self._target,
                 self._draft,
                 most=most,
                 max_length=self._length,
-                caches=self._shared_caches(),
+                caches=caches,
                 settings=self._settings,
                 clock=self._clock,
                 talk=self._talk,
+                prompt=prompt,
             )
         return self._adaptive[most]
 
@@ -147,19 +153,19 @@ class CapturedPath:
             return self._target, self._draft
         return self._target.untapped(), None
 
-    def _shared_caches(self) -> tuple[Tensor, Tensor | None]:
-        if self._caches is None:
-            draft = self._draft
-            self._caches = (
-                key_value_cache(self._target, len(self._target.layers), self._length),
-                None if draft is None else key_value_cache(draft, 1, self._length),
-            )
-        return self._caches
+    def _shared(self) -> tuple[tuple[Tensor, Tensor | None], PromptReader]:
+        """Caches of target and draft, and what reads prompts into the first: rounds of all depths use them in turn."""
+        if self._memory is None:
+            draft, boundaries = self._draft, self._target.aux_boundaries
+            cache = key_value_cache(self._target, len(self._target.layers), self._length)
+            prompt = prompt_reader(self._weights, cache, boundaries, captures=self._settings.captures)
+            self._memory = ((cache, None if draft is None else key_value_cache(draft, 1, self._length)), prompt)
+        return self._memory
 
     def _make_room(self, num_positions: int) -> None:
         if num_positions <= self._length:
             return
         self._length = 1 << (num_positions - 1).bit_length()
         self._talk.note(f"captured rounds are made again for {self._length} positions")
-        self._engines, self._adaptive, self._caches = {}, {}, None
+        self._engines, self._adaptive, self._memory = {}, {}, None
         self._target, self._draft = with_length(self._target, self._draft, self._weights, self._spec, self._length)
