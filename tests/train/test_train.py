@@ -38,6 +38,7 @@ from eyas.train.config import TrainConfig, TrainConfigInvalid
 from eyas.train.held_out import HeldOut, HeldOutUnusable
 from eyas.train.initialise import AuxBoundaryBeyondTarget
 from eyas.train.optimiser import TrainingDiverged
+from eyas.train.packing import pack
 from eyas.train.plan import RowsOfAnotherTarget
 from eyas.train.preflight import DiskTooSmall, plan_train
 from eyas.train.request import TrainRequest
@@ -551,6 +552,19 @@ def test_the_curve_does_not_depend_on_how_often_it_is_read(inputs, tmp_path: Pat
     assert {record["mfu"] for record in records} == {None}, "a CPU's peak is not known"
     assert all(record["tokens_per_s"] > 0 and record["peak_memory_bytes"] > 2**20 for record in records)
     assert all(0.0 <= record["data_wait_share"] <= 1.0 for record in records)
+
+
+def test_waiting_for_data_is_fetching_and_packing(inputs, tmp_path: Path, monkeypatch):
+    def slowly(work):
+        return lambda *given, **more: time.sleep(0.1) or work(*given, **more)
+
+    monkeypatch.setattr("eyas.train.trainer.pack", slowly(pack))
+    monkeypatch.setattr(Rows, "__getitem__", slowly(Rows.__getitem__))
+    plan = plan_train(request_for(inputs, tmp_path / "d"), replace(CONFIG, steps=2), Silent())
+    run(request_for(inputs, tmp_path / "d"), replace(CONFIG, steps=2, checkpoint_every_s=0.0))
+    first, second = records_of(tmp_path / "d", "eyas.metrics/1")
+    waited = second["data_wait_share"] * (second["seconds"] - first["seconds"])
+    assert waited > 0.1 * (1 + len(plan.batches[1].rows)) - 0.01
 
 
 def test_tensorboard_gets_every_record_and_wandb_is_refused_when_it_is_not_there(inputs, tmp_path: Path, monkeypatch):

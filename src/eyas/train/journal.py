@@ -14,6 +14,7 @@ import torch
 
 from eyas.records.eval_record import Figures
 from eyas.talk import Progress
+from eyas.train.data_wait import DataWait
 from eyas.train.device_peaks import peak_flops
 from eyas.train.sinks import Sink
 from eyas.train.step_outcome import PendingStep, StepOutcome, read_steps
@@ -62,18 +63,24 @@ class Journal:
         speedometer: of the devices.
         sinks: told of each new record.
         bar: of the run, in tokens.
+        data_wait: what the device waited for rows.
     """
 
     def __init__(
-        self, records: list[dict[str, Any]], speedometer: Speedometer, sinks: Sequence[Sink], bar: Progress
+        self,
+        records: list[dict[str, Any]],
+        speedometer: Speedometer,
+        sinks: Sequence[Sink],
+        bar: Progress,
+        data_wait: DataWait,
     ) -> None:
         self.records = records
-        self._speedometer, self._sinks, self._bar = speedometer, sinks, bar
+        self._speedometer, self._sinks, self._bar, self._data_wait = speedometer, sinks, bar, data_wait
         steps = steps_of(records)
         self._last: Mapping[str, Any] = steps[-1] if steps else {"tokens": 0, "seconds": 0.0}
         self._start = _CLOCK() - self._last["seconds"]
         self._pending: list[tuple[PendingStep, int]] = []
-        self._window_start, self._waited = _CLOCK(), 0.0
+        self._begin_window(_CLOCK())
         held_out = held_out_of(records)
         self._accept = f"accept {held_out[-1]['accept_length']:.2f}" if held_out else ""
         bar.advance(self.num_tokens)
@@ -85,18 +92,11 @@ class Journal:
         return num_tokens
 
     @contextmanager
-    def waiting_for_data(self) -> Iterator[None]:
-        """Around the fetching of rows."""
-        begin = _CLOCK()
-        yield
-        self._waited += _CLOCK() - begin
-
-    @contextmanager
     def pausing(self) -> Iterator[None]:
         """Around what is no training (a replay, a checkpoint): rates leave it out. Nothing may be pending."""
         assert not self._pending, "flush before a pause"
         yield
-        self._window_start, self._waited = _CLOCK(), 0.0
+        self._begin_window(_CLOCK())
 
     def add(self, step: PendingStep, num_tokens: int) -> None:
         """A step that was started on `num_tokens` tokens."""
@@ -116,7 +116,7 @@ class Journal:
             "tokens_per_s": round(rate, 1),
             "mfu": self._speedometer.mfu(rate),
             "peak_memory_bytes": self._speedometer.peak_memory_bytes(),
-            "data_wait_share": round(min(1.0, self._waited / span), 4),
+            "data_wait_share": round(min(1.0, self._data_wait.take() / span), 4),
         }
         done = 0
         for outcome, (step, num) in zip(outcomes, self._pending, strict=False):
@@ -125,7 +125,7 @@ class Journal:
             self._last = _record(step.step, self.num_tokens + num, seconds, outcome) | rates
             self._record(self._last)
         self._pending.clear()
-        self._window_start, self._waited = now, 0.0
+        self._begin_window(now)
         if outcomes:
             self._show(done, rate)
         return error
@@ -149,6 +149,10 @@ class Journal:
         self._accept = f"accept {figures.accept_length:.2f}"
         self._record(record)
         return record
+
+    def _begin_window(self, now: float) -> None:
+        self._window_start = now
+        self._data_wait.take()
 
     def _record(self, record: Mapping[str, Any]) -> None:
         self.records.append(dict(record))

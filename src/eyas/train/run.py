@@ -81,7 +81,7 @@ def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Wat
         talk.line(f"going on after step {first} of {len(plan.batches)} (kept in {keep.folder})")
     speedometer = Speedometer.of(trainer.target.device, plan.costs.flop_per_token, trainer.ranks.size)
     with talk.progress("train", plan.num_tokens, "tokens") as bar:
-        journal = Journal(outcome.records, speedometer, watch.sinks, bar)
+        journal = Journal(outcome.records, speedometer, watch.sinks, bar, trainer.data_wait)
         _Run(trainer, plan, keep, watch, journal, outcome).go(first)
     return outcome
 
@@ -103,7 +103,7 @@ class _Run:
                 self._replay(0)
         for step in range(first, last):
             batch = self.plan.batches[step]
-            with self.journal.waiting_for_data():
+            with self.trainer.data_wait():
                 rows = [self.plan.rows[row] for row in batch.rows]
             self.journal.add(self.trainer.start_step(rows, step), batch.num_tokens)
             done = step + 1

@@ -10,6 +10,7 @@ from eyas.data.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
+from eyas.train.data_wait import DataWait
 from eyas.train.distributions import distributions_for
 from eyas.train.metrics import StepCounts
 from eyas.train.optimiser import GuardedAdamW
@@ -37,6 +38,9 @@ class Trainer:
         ranks: the processes that train together; each has the whole batch and takes its share of it.
         shards: of the draft, where the ranks share its weights; None where each has all of them.
         clock: told where each phase of a step begins and ends.
+
+    Attributes:
+        data_wait: how long the device waited for rows to be packed; whoever fetches them adds to it.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Trainer:
             self._unroll = make_unroll(draft, config.ttt_steps, dtype)
         self._vocabulary = DraftVocabulary.of(draft, target.device)
         self._distributions = distributions_for(target.device, dtype)
+        self.data_wait = DataWait.of(target.device)
 
     def whole_draft(self) -> AbstractContextManager[None]:
         """Inside, the draft's parameters are whole. With shards, all ranks enter together."""
@@ -92,14 +97,17 @@ class Trainer:
         Once a step was not finite, this and later ones leave the weights as they are; reading it tells.
         """
         config = self.config
-        objective = TttObjective.of(config.loss, config.step_decay, count_targets(rows, config.ttt_steps))
-        mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
+        with self.data_wait():
+            objective = TttObjective.of(config.loss, config.step_decay, count_targets(rows, config.ttt_steps))
+            mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
+            parts = micro_batches(mine, self._micro_batch)
         self.optimiser.inner.zero_grad(set_to_none=True)
         figures = torch.zeros(1 + 7 * config.ttt_steps, dtype=torch.float64, device=self.target.device)
         with self.whole_draft():
             self._unroll.refresh()
-            for part in micro_batches(mine, self._micro_batch):
-                packed = pack(part, config.ttt_steps, self.target.device)
+            for part in parts:
+                with self.data_wait():
+                    packed = pack(part, config.ttt_steps, self.target.device)
                 figures += pack_figures(*self._accumulate(packed, objective))
             self._unroll.publish()
             if self.shards is not None:
