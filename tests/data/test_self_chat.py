@@ -325,6 +325,8 @@ def test_a_prompt_with_no_room_for_an_answer_is_left_out(target, tmp_path):
         {"user_top_p": 0.0},
         {"chat_turns": 0},
         {"max_batch": 0},
+        {"max_cache_mib": 0},
+        {"answer_temperature": (0.0, 1e-7)},
     ],
 )
 def test_options_out_of_range_are_refused(wrong):

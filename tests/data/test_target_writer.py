@@ -17,6 +17,9 @@ from eyas.data.target_text import load_target_text
 from eyas.data.target_writer import TargetWriter
 from eyas.data.writing_config import WritingConfig
 from eyas.engine.batches.generator import Request
+from eyas.engine.batches.model import bytes_per_position
+from eyas.engine.batches.plan import BatchMemoryTooSmall
+from eyas.engine.llama_weights import read_llama
 from eyas.records.eval_rows import EvalRow, read_eval_rows
 from eyas.talk import Silent
 from tiny_target import tiny_target
@@ -67,6 +70,24 @@ def test_killed_and_run_again_gives_the_same_conversations(target: Path, tmp_pat
     assert file.exists(), "the run was over before it could be killed"
 
     assert write(target, out) == whole
+
+
+def test_the_memory_that_is_given_decides_how_many_texts_are_written_at_a_time(target: Path, tmp_path: Path):
+    talk, asked = Silent(), [Request(id=str(i), prompt_ids=(3, 4, 5), max_new_tokens=4) for i in range(40)]
+
+    def writer(**given: int) -> TargetWriter:
+        config = WritingConfig(device="cpu", regenerate=True, **given)
+        return TargetWriter(target, load_target_text(target, {}), config, tmp_path, talk)
+
+    found = writer(max_cache_mib=1)("phase", asked)
+
+    slot = 64 * bytes_per_position(read_llama(target, dtype=torch.float32, device=torch.device("cpu")))
+    assert len(found) == 40
+    assert talk.lines[0].startswith(f"{min(40, 2**20 // slot)} sequences at a time")
+    assert 2**20 // slot < 40, "the budget must be what decides"
+    long = Request(id="long", prompt_ids=(3,) * 64 * (2**20 // slot), max_new_tokens=1)
+    with pytest.raises(BatchMemoryTooSmall, match="--max-cache-mib"):
+        writer(max_cache_mib=1)("other", [long])
 
 
 def test_held_out_rows_are_what_eval_reads(target: Path, tmp_path: Path):

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -45,8 +44,12 @@ class TargetWriter:
         """Answer all requests; what an earlier run has answered is read from its file."""
         if not requests:
             return {}
-        tokenizer, most = self._text.tokenizer, self._config.max_batch
-        settings = BatchSettings(quantize=self._config.quantize)
+        tokenizer, config = self._text.tokenizer, self._config
+        settings = BatchSettings(
+            quantize=config.quantize,
+            max_batch=config.max_batch,
+            budget_bytes=None if config.max_cache_mib is None else config.max_cache_mib << 20,
+        )
         _free_memory()
         return complete_prompts(
             self._folder,
@@ -55,7 +58,7 @@ class TargetWriter:
             placement=self._placement,
             decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
             target=self._target,
-            settings=settings if most is None else replace(settings, max_batch=most),
+            settings=settings,
             talk=self._talk,
         )
 

@@ -48,6 +48,9 @@ class WritingConfig:
     """CPU threads, 1 - 1024, of tokenising and of a target that writes on the CPU; default: what both choose."""
     max_batch: int | None = None
     """Most texts written at a time; by default what the engine finds good."""
+    max_cache_mib: int | None = None
+    """Memory in MiB for the keys and values of the texts written at a time; default: 60 % of what is free. Where not
+    even one text fits, nothing is begun."""
 
     @property
     def writes(self) -> bool:
@@ -66,15 +69,16 @@ class WritingConfig:
         problems = [
             f"{n} = {getattr(self, n)}, wanted {low} or more" for n, low in least.items() if getattr(self, n) < low
         ]
-        if self.max_batch is not None and self.max_batch < 1:
-            problems.append(f"max_batch = {self.max_batch}, wanted 1 or more")
+        for name in ("max_batch", "max_cache_mib"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                problems.append(f"{name} = {getattr(self, name)}, wanted 1 or more")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             problems.append(f"threads = {self.threads}, wanted 1 - 1024")
         if self.self_chat and self.regenerate:
             problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
         temperatures = (*self.answer_temperature, self.user_temperature)
-        if not self.answer_temperature or not all(0 <= t < inf for t in temperatures):
-            problems.append("temperatures are 0 or more, finite, at least one for answers")
+        if not self.answer_temperature or not all(t == 0 or 1e-6 <= t < inf for t in temperatures):
+            problems.append("temperatures are 0, or 1e-6 and more, finite, at least one for answers")
         if not all(_is_text(prompt) for prompt in self.system):
             problems.append("system holds bytes that are no UTF-8")
         if not all(0 < p <= 1 for p in (self.user_top_p, self.answer_top_p)):

@@ -32,7 +32,7 @@ SCHEMA = "eyas.written/1"
 DONE = "written.json"
 # Raise when the texts written for the same options change.
 _RULES = 1
-_NOT_OF_THE_TEXT = ("device", "max_batch", "threads")
+_NOT_OF_THE_TEXT = ("device", "max_batch", "max_cache_mib", "threads")
 
 
 class WrittenDamaged(EyasError):

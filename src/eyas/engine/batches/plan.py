@@ -46,7 +46,7 @@ def plan_batch(longest: int, num_requests: int, max_batch: int, position_bytes: 
             f"a sequence of {longest} tokens needs {slot_bytes / 2**20:.0f} MiB of cache",
             f"memory budget {budget_bytes / 2**20:.0f} MiB",
             "the longest prompt with its longest answer does not fit, so that the run would fail when it comes up",
-            "raise the budget, lower the longest answer, or leave out the longest prompts",
+            "raise the budget (eyas prepare: --max-cache-mib), lower the longest answer, or drop the longest prompts",
         )
     return BatchPlan(num_slots=num_slots, capacity=longest, num_bytes=num_slots * slot_bytes)
 
