@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from eyas.records.atomic import WriteFailed
+from eyas.talk import Silent
+from eyas.train.config import TrainConfig
 from eyas.train.device_peaks import peak_flops
+from eyas.train.preflight import plan_train
+from eyas.train.request import TrainRequest
 from eyas.train.sinks import open_sinks, require_sinks, scalars_of
+from eyas.train.train import train
+from eyas.train.trainer import Trainer
+from train_run_folder import make_run_folder
 
 
 def test_lists_are_told_apart_by_unrolled_step_and_what_is_no_number_is_left_out():
@@ -52,15 +59,23 @@ def test_a_folder_for_event_files_that_cannot_be_made_is_told_before_the_run(tmp
         require_sinks(tmp_path / "file" / below, None)
 
 
-def test_wandb_gets_every_record_at_its_step(monkeypatch):
-    told, wandb = list[Any](), ModuleType("wandb")
-    run = SimpleNamespace(log=lambda scalars, step: told.append((step, scalars)), finish=lambda: told.append("finish"))
+def stub_wandb(monkeypatch, told: list[Any], run_id: str = "abc") -> None:
+    """A package that tells what it is told."""
+    wandb = ModuleType("wandb")
+    run = SimpleNamespace(
+        id=run_id, log=lambda scalars, step: told.append((step, scalars)), finish=lambda: told.append("finish")
+    )
     wandb.init = lambda **about: told.append(about) or run  # type: ignore[attr-defined]
     wandb.__spec__ = ModuleSpec("wandb", None)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
 
+
+def test_wandb_gets_every_record_at_its_step(monkeypatch):
+    told = list[Any]()
+    stub_wandb(monkeypatch, told)
+
     require_sinks(None, "hawks")
-    (sink,) = open_sinks(None, "hawks", "draft", {"steps": 2})
+    (sink,) = open_sinks(None, "hawks", "draft", {"steps": 2}, {})
     sink.write({"schema": "eyas.metrics/1", "step": 1, "loss": 0.5, "accuracy": [0.25]})
     sink.write({"schema": "eyas.held-out/1", "step": 1, "accept_length": 2.0})
     sink.close()
@@ -71,3 +86,35 @@ def test_wandb_gets_every_record_at_its_step(monkeypatch):
         (1, {"held_out/accept_length": 2.0}),
         "finish",
     ]
+
+
+def test_a_run_that_wandb_knows_is_gone_on_with_in_its_own_project_alone(monkeypatch):
+    told = list[Any]()
+    stub_wandb(monkeypatch, told)
+    (sink,) = open_sinks(None, "hawks", "draft", {}, {"hawks": "abc", "owls": "xyz"})
+    assert sink.runs() == {"hawks": "abc"}
+    open_sinks(None, "kites", "draft", {}, {"hawks": "abc"})
+    assert [(about.get("id"), about.get("resume")) for about in told] == [("abc", "allow"), (None, None)]
+
+
+def test_a_resumed_training_is_one_run_of_wandb(tmp_path: Path, monkeypatch):
+    target, rows = make_run_folder(tmp_path)
+    request = TrainRequest(target=target, rows=rows, out=tmp_path / "d", device="cpu", wandb="hawks")
+    config = TrainConfig(steps=3, batch_tokens=150, draft_vocab_size=32, ttt_steps=2, checkpoint_every_s=1e-9)
+    told, whole = list[Any](), Trainer.start_step
+
+    def stopped(self, batch, number):
+        if number == 2:
+            raise KeyboardInterrupt
+        return whole(self, batch, number)
+
+    stub_wandb(monkeypatch, told, "first")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Trainer, "start_step", stopped)
+        train(request, config, plan_train(request, config, Silent()), Silent())
+    stub_wandb(monkeypatch, told, "first")
+    train(request, config, plan_train(request, config, Silent()), Silent())
+
+    begun = [about for about in told if isinstance(about, dict)]
+    assert [about.get("id") for about in begun] == [None, "first"]
+    assert [line[0] for line in told if isinstance(line, tuple)] == [1, 2, 3]

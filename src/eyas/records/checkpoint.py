@@ -10,7 +10,7 @@ The order of rows is a function of the seed and the schedule one of the step, so
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ class CheckpointState:
         step: optimiser steps done.
         num_tokens: training tokens seen.
         run: what decides the run, name -> value or fingerprint; a rerun must agree in all of them.
+        wandb_runs: project of wandb -> id of the run that was reported there.
     """
 
     step: int
     num_tokens: int
     run: Mapping[str, Any]
+    wandb_runs: Mapping[str, str] = field(default_factory=dict)
 
     def as_document(self) -> dict[str, Any]:
         """The state as a JSON object."""

@@ -104,6 +104,8 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
         state = CheckpointState(**document)
         if not (_is_count(state.step) and _is_count(state.num_tokens) and isinstance(state.run, dict)):
             raise ValueError("`step`, `num_tokens` or `run` is not what it should be")
+        if not all(isinstance(run_id, str) for run_id in state.wandb_runs.values()):
+            raise ValueError("`wandb_runs` holds an id that is no text")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(folder, error) from error
     # What went through JSON is compared with what went through JSON: tuples are lists there.

@@ -47,6 +47,7 @@ class Watch:
         is_first_replayed: the draft is replayed before the first step, too: one that is gone on from may stay the best.
         log_every: steps between readings of the device.
         sinks: besides metrics.jsonl.
+        wandb_runs: project -> run id, of this run and of the one that it goes on with.
     """
 
     held_out: HeldOut | None
@@ -54,6 +55,7 @@ class Watch:
     is_first_replayed: bool
     log_every: int
     sinks: Sequence[Sink] = ()
+    wandb_runs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -139,7 +141,9 @@ class _Run:
         return is_read and self.trainer.ranks.gather(is_due)[0]
 
     def _checkpoint(self, step: int) -> None:
-        state = CheckpointState(step=step, num_tokens=self.journal.num_tokens, run=self.keep.run)
+        state = CheckpointState(
+            step=step, num_tokens=self.journal.num_tokens, run=self.keep.run, wandb_runs=self.watch.wandb_runs
+        )
         save_checkpoint(self.keep.folder, self.trainer, state, self.outcome.records, self.outcome.best)
         self.last_kept = time.monotonic()
 

@@ -23,6 +23,9 @@ class Sink(Protocol):
     def close(self) -> None:
         """The run is over."""
 
+    def runs(self) -> Mapping[str, str]:
+        """Project -> id of the run there, for `open_sinks` of a rerun that goes on; empty where nothing is kept."""
+
 
 def require_sinks(tensorboard: Path | None, wandb: str | None) -> None:
     """To be told before anything costly.
@@ -45,7 +48,9 @@ def require_sinks(tensorboard: Path | None, wandb: str | None) -> None:
         )
 
 
-def open_sinks(tensorboard: Path | None, wandb: str | None, name: str, about: Mapping[str, Any]) -> list[Sink]:
+def open_sinks(
+    tensorboard: Path | None, wandb: str | None, name: str, about: Mapping[str, Any], known: Mapping[str, str]
+) -> list[Sink]:
     """The sinks asked for.
 
     Args:
@@ -53,12 +58,13 @@ def open_sinks(tensorboard: Path | None, wandb: str | None, name: str, about: Ma
         wandb: project.
         name: of the run.
         about: its plan, as JSON has it.
+        known: project -> run id of wandb, which is gone on with; another project gets a new run.
     """
     sinks: list[Sink] = []
     if tensorboard is not None:
         sinks.append(_TensorBoard(tensorboard))
     if wandb is not None:
-        sinks.append(_Wandb(wandb, name, about))
+        sinks.append(_Wandb(wandb, name, about, known.get(wandb)))
     return sinks
 
 
@@ -87,15 +93,24 @@ class _TensorBoard:
     def close(self) -> None:
         self._file.close()
 
+    def runs(self) -> Mapping[str, str]:
+        return {}
+
 
 class _Wandb:
-    def __init__(self, project: str, name: str, about: Mapping[str, Any]) -> None:
+    def __init__(self, project: str, name: str, about: Mapping[str, Any], run_id: str | None) -> None:
         import wandb  # type: ignore[import-not-found, unused-ignore]
 
-        self._run: Any = wandb.init(project=project, name=name, config=dict(about))
+        # "allow": a run that was deleted there meanwhile is begun anew under its id, and training goes on.
+        again = {} if run_id is None else {"id": run_id, "resume": "allow"}
+        self._project = project
+        self._run: Any = wandb.init(project=project, name=name, config=dict(about), **again)
 
     def write(self, record: Mapping[str, Any]) -> None:
         self._run.log(scalars_of(record), step=record["step"])
 
     def close(self) -> None:
         self._run.finish()
+
+    def runs(self) -> Mapping[str, str]:
+        return {self._project: str(self._run.id)}

@@ -136,13 +136,16 @@ def _run(
     held_out = None
     if plan.held_out is not None:
         held_out = HeldOut(trainer.target, plan.held_out.rows, config.held_out_draft_tokens, trainer.ranks)
-    sinks = open_sinks(request.tensorboard, request.wandb, request.out.name, plan.as_document()) if is_first else []
+    known = {} if keep.state is None else keep.state.wandb_runs
+    about = plan.as_document()
+    sinks = open_sinks(request.tensorboard, request.wandb, request.out.name, about, known) if is_first else []
     watch = Watch(
         held_out=held_out,
         eval_every=plan.eval_every,
         is_first_replayed=request.init_from is not None,
         log_every=config.log_every or (10 if trainer.target.device.type == "cuda" else 1),
         sinks=sinks,
+        wandb_runs={**known, **{project: run_id for sink in sinks for project, run_id in sink.runs().items()}},
     )
     try:
         outcome = run_steps(trainer, plan, keep, watch, talk)
