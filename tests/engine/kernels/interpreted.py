@@ -1,22 +1,36 @@
-"""Largest difference between each kernel and its plain twin, as one line of JSON. Needs TRITON_INTERPRET=1."""
+"""What the kernels of a captured round do in Triton's interpreter, as one line of JSON. Needs TRITON_INTERPRET=1.
+
+Largest difference between each matrix or attention kernel and its plain twin; and what the scripts beside it find: all
+in one process, since importing takes longer than most kernels.
+"""
 
 import json
-import sys
 
 import torch
+from interpreted_rounds import played_by_both
+from launched import launched
 
 from eyas.engine.captured.ops import EagerOps, Ops
 from eyas.engine.captured.tiles import Tile, TileChoice, Way
 from eyas.engine.captured.triton_ops import TritonOps
 from eyas.engine.captured.weights import HeadExtras, Heads, rope_table
+from triton_interpreter import largest_difference
 
 HIDDEN, HEADS, WIDTH, LENGTH, OUT, INNER, VOCAB = 24, Heads(num_query=2, num_kv=1, width=16), 16, 48, 10, 6, 21
-TILES = {
-    "FMA": Tile(way=Way.FMA, block_out=8, block_in=16),
-    "MMA": Tile(way=Way.MMA, block_out=8, num_warps=1),
-    "PIPE": Tile(way=Way.PIPE, block_out=16, block_in=16, stages=2),
-    "WALK": Tile(way=Way.WALK, block_out=4, programs=1),
-}
+FEATURES = (HEADS.num_query + 2 * HEADS.num_kv) * WIDTH
+CASES = ((Way.FMA, 1), (Way.FMA, 3), (Way.MMA, 3), (Way.PIPE, 3), (Way.WALK, 1))
+
+
+def tile(way: Way, num_out: int) -> Tile:
+    """Two tiles or three of each matrix, the last one ragged where a matrix allows it: time goes by programs."""
+    block = 32 if num_out == FEATURES else 8
+    return {
+        Way.FMA: Tile(way=way, block_out=block, block_in=16),
+        Way.MMA: Tile(way=way, block_out=block, num_warps=1),
+        Way.PIPE: Tile(way=way, block_out=max(16, block), block_in=16, stages=2),
+        # Two programs: each walks over two tiles or three.
+        Way.WALK: Tile(way=way, block_out=block // 2, programs=1),
+    }[way]
 
 
 def outputs(ops: Ops, num_rows: int) -> dict[str, torch.Tensor]:
@@ -34,23 +48,22 @@ def outputs(ops: Ops, num_rows: int) -> dict[str, torch.Tensor]:
     best, best_ids = torch.zeros(num_rows, parts), torch.zeros(num_rows, parts, dtype=torch.int32)
     ops.best_tokens(head, x, None, norm, 1e-5, best, best_ids)
     rope, position = rope_table(1 / 100 ** (torch.arange(0, WIDTH, 2) / WIDTH), LENGTH), torch.tensor([20]).int()
-    features = (HEADS.num_query + 2 * HEADS.num_kv) * WIDTH
     query, cache = torch.full((num_rows, HEADS.num_query * WIDTH), 9.0), torch.randn(2, 1, LENGTH, WIDTH)
     where = {"eps": 1e-5, "position": position, "rope": rope}
     ops.project_qkv(
-        torch.randn(features, HIDDEN), HEADS, x=x, norm=norm, ids=None, second=None, offset=3, query=query,
+        torch.randn(FEATURES, HIDDEN), HEADS, x=x, norm=norm, ids=None, second=None, offset=3, query=query,
         cache=cache, **where,
     )  # fmt: skip
     table, ids = torch.randn(7, HIDDEN), torch.randint(0, 7, (num_rows,)).int()
     mixed, mixed_cache = query.clone(), cache.clone()
     ops.project_qkv(
-        torch.randn(features, 2 * HIDDEN), HEADS, x=table, norm=norm, ids=ids, second=(second, other_norm), offset=1,
+        torch.randn(FEATURES, 2 * HIDDEN), HEADS, x=table, norm=norm, ids=ids, second=(second, other_norm), offset=1,
         query=mixed, cache=mixed_cache, **where,
     )  # fmt: skip
-    extras = HeadExtras(bias=torch.randn(features), norms=torch.randn(2, WIDTH))
+    extras = HeadExtras(bias=torch.randn(FEATURES), norms=torch.randn(2, WIDTH))
     headed, headed_cache = query.clone(), cache.clone()
     ops.project_qkv(
-        torch.randn(features, HIDDEN), HEADS, x=x, norm=norm, ids=None, second=None, offset=2, query=headed,
+        torch.randn(FEATURES, HIDDEN), HEADS, x=x, norm=norm, ids=None, second=None, offset=2, query=headed,
         cache=headed_cache, extras=extras, **where,
     )  # fmt: skip
     attended = torch.full_like(mixed, 9.0)
@@ -69,17 +82,20 @@ def outputs(ops: Ops, num_rows: int) -> dict[str, torch.Tensor]:
     }
 
 
-def main() -> None:
-    way, num_rows = sys.argv[1], int(sys.argv[2])
-    kinds = {"qkv": (64,), "linear": (OUT, 64), "gate_up": (2 * INNER,), "head": (VOCAB,)}
+def errors(way: Way, num_rows: int) -> dict[str, float]:
+    """Of each result of one way."""
+    kinds = {"qkv": (FEATURES,), "linear": (OUT, FEATURES), "gate_up": (2 * INNER,), "head": (VOCAB,)}
     fixed = {
-        (kind, n, c, num_rows): TILES[way] for kind, rows in kinds.items() for n in rows for c in (HIDDEN, 2 * HIDDEN)
+        (kind, num_out, num_in, num_rows): tile(way, num_out)
+        for kind, sizes in kinds.items()
+        for num_out in sizes
+        for num_in in (HIDDEN, 2 * HIDDEN)
     }
-    tiles = TileChoice(fixed=fixed, attention_block=16)
     expected = outputs(EagerOps(), num_rows)
-    got = outputs(TritonOps(tiles=tiles, num_multiprocessors=2), num_rows)
-    print(json.dumps({name: float((expected[name] - got[name]).abs().max()) for name in expected}))
+    got = outputs(TritonOps(tiles=TileChoice(fixed=fixed, attention_block=16), num_multiprocessors=2), num_rows)
+    return {name: largest_difference(expected[name], got[name]) for name in expected}
 
 
 if __name__ == "__main__":
-    main()
+    found = {f"{way.name} {num_rows}": errors(way, num_rows) for way, num_rows in CASES}
+    print(json.dumps({"errors": found, "rounds": played_by_both(), "launched": launched()}))

@@ -1,6 +1,5 @@
-"""Rounds of changing depth by the kernels and by their plain twin, as one line of JSON. Needs TRITON_INTERPRET=1."""
+"""Rounds of changing depth by the kernels and by their plain twin. Needs TRITON_INTERPRET=1."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -25,10 +24,10 @@ DEPTHS = (2, 0, 0, 0, 0, 2, 1, 2)
 
 
 class OneProgram(TileChoice):
-    """The interpreter's time goes by programs: each matrix in one."""
+    """The interpreter's time goes by programs: each matrix in one, by the way of the fewest operations."""
 
     def pick(self, kind: Kind, weight: Tensor, num_rows: int) -> Tile:
-        return Tile(way=Way.FMA, block_out=128, block_in=256)
+        return Tile(way=Way.PIPE, block_out=128, block_in=256, stages=1)
 
 
 class Scripted(AdaptiveDepth):
@@ -54,6 +53,7 @@ def played(ops: Ops) -> dict[str, list[int]]:
     return {"ids": text.ids, "accepted": text.accepted, "drafted": text.drafted}
 
 
-if __name__ == "__main__":
+def played_by_both() -> dict[str, dict[str, list[int]]]:
+    """By the twin and by the kernels."""
     kernels = TritonOps(tiles=OneProgram(attention_block=64), num_multiprocessors=2)
-    print(json.dumps({"twin": played(EagerOps()), "kernels": played(kernels)}))
+    return {"twin": played(EagerOps()), "kernels": played(kernels)}

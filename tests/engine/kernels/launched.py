@@ -1,6 +1,4 @@
-"""In Triton's interpreter: what a launcher launches, and what it only asks for while it compiles ahead. Prints JSON."""
-
-import json
+"""In Triton's interpreter: what a launcher launches, and what it only asks for while it compiles ahead."""
 
 import torch
 import triton
@@ -16,8 +14,8 @@ def fill_kernel(x_ptr, VALUE: tl.constexpr):
     tl.store(x_ptr + tl.program_id(0), VALUE)
 
 
-def main() -> None:
-    """Compile ahead, then launch."""
+def launched() -> dict[str, list[int]]:
+    """What stands in memory after compiling ahead, after a launch, and after a launch that follows a failure."""
     launch, x = Launcher(), torch.zeros(4, dtype=torch.int32)
     launch.compile_ahead([lambda: launch(fill_kernel, (4,))(x, VALUE=1)], Silent())
     ahead = x.tolist()
@@ -27,8 +25,4 @@ def main() -> None:
         launch.compile_ahead([lambda: 1 // 0], Silent())  # type: ignore[list-item,func-returns-value]
     except ZeroDivisionError:
         launch(fill_kernel, (4,))(x, VALUE=3)
-    print(json.dumps({"ahead": ahead, "after": after, "after a failure": x.tolist()}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"ahead": ahead, "after": after, "after a failure": x.tolist()}
