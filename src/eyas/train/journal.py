@@ -122,7 +122,7 @@ class Journal:
         for outcome, (step, num) in zip(outcomes, self._pending, strict=False):
             done += num
             seconds = self._window_start - self._start + span * done / sum(sizes)
-            self._last = _record(step.step, self.num_tokens + num, seconds, outcome) | rates
+            self._last = _record(step, self.num_tokens + num, seconds, outcome) | rates
             self._record(self._last)
         self._pending.clear()
         self._begin_window(now)
@@ -184,11 +184,12 @@ def best_of(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return max(held_out_of(records), key=lambda record: record["accept_length"], default=None)
 
 
-def _record(step: int, num_tokens: int, seconds: float, outcome: StepOutcome) -> dict[str, Any]:
+def _record(step: PendingStep, num_tokens: int, seconds: float, outcome: StepOutcome) -> dict[str, Any]:
     return {
         "schema": METRICS_SCHEMA,
-        "step": step + 1,
+        "step": step.step + 1,
         "tokens": num_tokens,
+        "padding_share": round(step.padding_share, 4),
         "seconds": round(seconds, 3),
         "loss": outcome.loss,
         "lr": outcome.lr,

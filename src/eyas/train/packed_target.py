@@ -32,7 +32,13 @@ class PackedStates:
 
 
 class PackedTarget(Protocol):
-    """Gives a target's states over packed rows."""
+    """Gives a target's states over packed rows.
+
+    Attributes:
+        pads: it pads rows to the longest of the micro-batch.
+    """
+
+    pads: bool
 
     def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> PackedStates:
         """One pass; no gradients."""
@@ -54,6 +60,8 @@ def packed_target(target: Target, most_tokens: int) -> PackedTarget:
 class PaddedStates:
     """Through transformers: rows side by side, padded on the right."""
 
+    pads = True
+
     def __init__(self, target: Target, most_tokens: int) -> None:
         self._target, self._most_tokens = target, most_tokens
 
@@ -69,6 +77,8 @@ class PaddedStates:
 
 class LlamaStates:
     """Llama blocks over packed rows: one flash attention a layer, sums and norms fused."""
+
+    pads = False
 
     def __init__(self, weights: LlamaWeights) -> None:
         self._weights = weights

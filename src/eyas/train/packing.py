@@ -15,6 +15,8 @@ from eyas.data.tokenise import TokenRow
 
 # Positions are filled up to a multiple of this on a GPU, so that memory blocks of one micro-batch fit the next.
 GPU_MULTIPLE = 256
+# A further micro-batch is taken to cost as much as this part of a full one: launches, and matrices read again.
+_RUN_SHARE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,11 @@ class Packed:
     def longest(self) -> int:
         """Positions of the longest row."""
         return max(self.lengths)
+
+    @property
+    def num_padded(self) -> int:
+        """Positions of the R rows side by side, padding counted."""
+        return (len(self.lengths) - 1) * max(self.lengths[:-1])
 
 
 def pack(rows: Sequence[TokenRow], num_steps: int, device: torch.device, multiple: int | None = None) -> Packed:
@@ -113,6 +120,30 @@ def micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[Token
             parts.append([row])
             held = len(row.token_ids)
     return parts
+
+
+def even_micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[TokenRow]]:
+    """`rows` by length, in runs that cost least where each row is padded to the longest of its run.
+
+    A run costs its positions, padding counted, and a share of `most_tokens` for being one more. It has at most
+    `most_tokens` positions, or one row. Rows of equal length keep their order.
+    """
+    ordered = sorted(rows, key=lambda row: len(row.token_ids))
+    lengths = [len(row.token_ids) for row in ordered]
+    one_more = most_tokens / _RUN_SHARE
+    # costs[i] is the least for the first i rows, the last run of which begins at begins[i].
+    costs, begins = np.zeros(len(ordered) + 1), [0]
+    for end in range(1, len(ordered) + 1):
+        longest = lengths[end - 1]
+        first = max(0, min(end - 1, end - most_tokens // longest))
+        choices = costs[first:end] + np.arange(end - first, 0, -1) * longest
+        begins.append(first + int(choices.argmin()))
+        costs[end] = choices.min() + one_more
+    parts, end = list[list[TokenRow]](), len(ordered)
+    while end:
+        parts.append(ordered[begins[end] : end])
+        end = begins[end]
+    return parts[::-1]
 
 
 def to_padded(packed: Packed, x: Tensor) -> Tensor:

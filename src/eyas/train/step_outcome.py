@@ -39,6 +39,7 @@ class PendingStep:
         norms: [P] norm of each trained tensor's gradient.
         names: P names.
         lr: used by the update.
+        padding_share: of the positions that this rank computed, those of no row.
     """
 
     step: int
@@ -46,6 +47,7 @@ class PendingStep:
     norms: Tensor
     names: Sequence[str]
     lr: float
+    padding_share: float
 
 
 def pack_figures(loss: Tensor, counts: StepCounts) -> Tensor:

@@ -15,7 +15,7 @@ from eyas.train.distributions import distributions_for
 from eyas.train.metrics import StepCounts
 from eyas.train.optimiser import GuardedAdamW
 from eyas.train.packed_target import packed_target
-from eyas.train.packing import Packed, count_targets, micro_batches, pack
+from eyas.train.packing import Packed, count_targets, even_micro_batches, micro_batches, pack
 from eyas.train.phases import PhaseClock, no_clock
 from eyas.train.ranks import SOLO, Ranks
 from eyas.train.schedule import lr_share
@@ -68,6 +68,7 @@ class Trainer:
         self._states = packed_target(target, self._micro_batch)
         with self.whole_draft():
             self._unroll = make_unroll(draft, config.ttt_steps, dtype)
+        self._pads = self._states.pads or self._unroll.pads
         self._vocabulary = DraftVocabulary.of(draft, target.device)
         self._distributions = distributions_for(target.device, dtype)
         self.data_wait = DataWait.of(target.device)
@@ -100,7 +101,8 @@ class Trainer:
         with self.data_wait():
             objective = TttObjective.of(config.loss, config.step_decay, count_targets(rows, config.ttt_steps))
             mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
-            parts = micro_batches(mine, self._micro_batch)
+            parts = (even_micro_batches if self._pads else micro_batches)(mine, self._micro_batch)
+        num_tokens = num_positions = 0
         self.optimiser.inner.zero_grad(set_to_none=True)
         figures = torch.zeros(1 + 7 * config.ttt_steps, dtype=torch.float64, device=self.target.device)
         with self.whole_draft():
@@ -108,6 +110,8 @@ class Trainer:
             for part in parts:
                 with self.data_wait():
                     packed = pack(part, config.ttt_steps, self.target.device)
+                num_tokens += packed.num_tokens
+                num_positions += packed.num_padded if self._pads else packed.length
                 figures += pack_figures(*self._accumulate(packed, objective))
             self._unroll.publish()
             if self.shards is not None:
@@ -116,7 +120,14 @@ class Trainer:
         lr = self._lr * lr_share(step, self._num_steps, self.config)
         with self._clock("optimiser"):
             norms = self.optimiser.update(lr, figures[0])
-        return PendingStep(step=step, figures=figures, norms=norms, names=self.optimiser.names, lr=lr)
+        return PendingStep(
+            step=step,
+            figures=figures,
+            norms=norms,
+            names=self.optimiser.names,
+            lr=lr,
+            padding_share=1 - num_tokens / num_positions if num_positions else 0.0,
+        )
 
     def _accumulate(self, packed: Packed, objective: TttObjective) -> tuple[Tensor, StepCounts]:
         """Add one micro-batch's gradients; loss and counts stay on the device."""

@@ -29,9 +29,11 @@ class Unroll(Protocol):
 
     Attributes:
         head: its head as the loss multiplies by it.
+        pads: it pads rows to the longest of the micro-batch.
     """
 
     head: ComputeWeight
+    pads: bool
 
     def refresh(self) -> None:
         """Take over the weights after an update."""
@@ -88,6 +90,8 @@ class _LayerWeights:
 
 class FusedUnroll:
     """See the module; the modules' parameters are the masters, and get the gradients."""
+
+    pads = False
 
     def __init__(self, draft: Eagle3Draft, num_steps: int, dtype: torch.dtype) -> None:
         spec = draft.spec
@@ -188,6 +192,8 @@ class FusedUnroll:
 
 class ModuleUnroll:
     """The draft's own modules on padded rows, under autocast where the target is in bf16."""
+
+    pads = True
 
     def __init__(self, draft: Eagle3Draft, num_steps: int, dtype: torch.dtype) -> None:
         self._draft, self._num_steps, self._dtype = draft, num_steps, dtype
