@@ -1,6 +1,7 @@
 """Depth adapts to what drafts are worth; the text never changes, and a bad draft costs a small bounded share."""
 
 import random
+import statistics
 from collections import Counter
 from collections.abc import Callable
 
@@ -132,6 +133,29 @@ def test_a_good_draft_gets_nearly_what_its_best_fixed_depth_gives(share: float):
     chosen = run(lambda adaptive: adaptive.best_now(), 1)
 
     assert chosen > 0.95 * fixed
+
+
+def test_texts_of_uneven_kinds_get_what_the_best_fixed_depth_gives():
+    """A few bad rounds, or a bad text, must not turn off for long what gains on the whole."""
+    costs = CostTable(round_s=(1.0, 1.18, 1.26, 1.36, 1.43, 1.61))
+
+    def run(depths: Callable[[AdaptiveDepth], int], seed: int) -> float:
+        chance, adaptive, seconds, gained = random.Random(seed), AdaptiveDepth(costs), 0.0, 0
+        for _ in range(40):
+            share, until = chance.choice((0.2, 0.5, 0.65, 0.8)), gained + 120
+            while gained < until:
+                depth, accepted = depths(adaptive), 0
+                while accepted < depth and chance.random() < share:
+                    accepted += 1
+                adaptive.saw(depth, depth, accepted)
+                seconds += costs.round_s[depth]
+                gained += accepted + 1
+        return gained / seconds
+
+    fixed = max(statistics.fmean(run(lambda _, k=k: k, seed) for seed in range(16)) for k in range(2, 5))  # type: ignore[misc]
+    chosen = statistics.fmean(run(lambda adaptive: adaptive.best_now(), seed) for seed in range(16))
+
+    assert chosen > 0.97 * fixed, (chosen, fixed)
 
 
 def test_speculation_comes_back_when_the_draft_becomes_good():

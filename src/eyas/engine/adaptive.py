@@ -2,9 +2,9 @@
 
 Knows costs (`CostTable`), what was accepted so far, and how far the draft's own confidence can be trusted. Two
 questions are answered. *Is speculation worth it now?* While it is on, the speed of its last rounds is held against a
-plain step; where it loses it is turned off, and tried again after so many plain steps that trying costs at most a
-small share of the time. *How deep?* A further draft must be expected to gain more tokens a second than the rounds
-gain as they are.
+plain step; where it loses it is turned off, and tried again after some plain steps: soon where it has gained more than
+it lost so far, else after so many that trying costs at most a small share of the time. *How deep?* A further draft must
+be expected to gain more tokens a second than the rounds gain as they are.
 """
 
 from collections import deque
@@ -22,17 +22,19 @@ class AdaptiveSettings:
 
     Attributes:
         window: drafted rounds whose speed is held against plain, at least `trial`.
-        trial: rounds that a trial lasts at least, 1 or more.
-        most_lost: plain steps; a trial that has lost so much time ends at once.
-        budget: share of the time that failed trials may cost, above 0.
+        trial: rounds before their speed is taken for that of the next ones, 1 or more.
+        most_lost: plain steps; rounds that have lost so much are enough, also before the window is full.
+        budget: share of the time that failed trials may cost, above 0, where speculation has not gained it before.
+        most_gained: plain steps of gain that count against later losses.
         first_wait, longest_wait: plain steps before a trial; the wait doubles with each one that fails.
     """
 
-    window: int = 24
+    window: int = 48
     trial: int = 6
-    most_lost: float = 2.0
+    most_lost: float = 4.0
     budget: float = 0.01
-    first_wait: int = 32
+    most_gained: float = 200.0
+    first_wait: int = 16
     longest_wait: int = 1024
 
     def __post_init__(self) -> None:
@@ -119,6 +121,7 @@ class Switch:
         self.is_on = True
         self._recent: deque[tuple[int, float]] = deque(maxlen=settings.window)
         self._num_failed = self._num_waited = self._wait = 0
+        self._balance = 0.0  # plain steps that speculation has gained, as far back as it counts
 
     @property
     def speed(self) -> float:
@@ -131,10 +134,12 @@ class Switch:
         if not self.is_on:  # launched before it was turned off
             return
         self._recent.append((num_tokens, seconds))
-        lost = self._lost_steps()
-        if lost > (0 if len(self._recent) >= self._settings.trial else self._settings.most_lost):
+        most = self._settings.most_gained
+        self._balance = min(most, max(-most, self._balance + num_tokens - seconds / self._plain_s))
+        lost, is_full = self._lost_steps(), len(self._recent) == self._settings.window
+        if lost > (0 if is_full else self._settings.most_lost):
             self._turn_off(lost)
-        elif len(self._recent) == self._settings.window:
+        elif is_full:
             self._num_failed = 0
 
     def waited(self) -> None:
@@ -149,9 +154,9 @@ class Switch:
 
     def _turn_off(self, lost: float) -> None:
         settings = self._settings
-        wait = min(settings.longest_wait, settings.first_wait << min(self._num_failed, 30))
-        # One more for what the draft must read before it can be tried again.
-        self._wait = max(wait, ceil((lost + 1) / settings.budget))
+        self._wait = min(settings.longest_wait, settings.first_wait << min(self._num_failed, 30))
+        if self._balance <= 0:  # one more for what the draft must read before it can be tried again
+            self._wait = max(self._wait, ceil((lost + 1) / settings.budget))
         self._num_failed += 1
         self._num_waited, self.is_on = 0, False
         self._recent.clear()
