@@ -10,7 +10,6 @@ from eyas.models.target_folder import (
     TargetIncomplete,
     TargetUnknown,
     download_command,
-    fingerprint_weights,
     resolve_target,
 )
 from eyas.talk import Silent
@@ -67,14 +66,3 @@ def test_the_command_that_is_advised_is_one_that_the_hubs_own_tool_takes(tmp_pat
     done = subprocess.run([tool, *command[1:]], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 1, "2 is a usage error"
     assert "No such option" not in done.stderr
-
-
-def test_the_weights_fingerprint_sees_changes_at_start_middle_and_end(tmp_path: Path):
-    size = 500_000
-    prints = set()
-    for changed in (None, 10, size // 2 + 5, size - 1):
-        weights = bytearray(b"w" * size)
-        if changed is not None:
-            weights[changed] = 0
-        prints.add(fingerprint_weights(model_folder(tmp_path / "m", bytes(weights))))
-    assert len(prints) == 4

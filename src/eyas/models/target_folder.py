@@ -6,12 +6,11 @@ from pathlib import Path
 
 from eyas.errors import EnvironmentMissing, EyasError
 from eyas.models.target_cache import SMOLLM2_135M, cached_target
-from eyas.records import fingerprint
+from eyas.models.weights_print import weights_print
 from eyas.talk import Talk
 
 _ALIASES = {SMOLLM2_135M.alias: SMOLLM2_135M}
 _HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
-_SAMPLE_BYTES = 1 << 16
 
 
 class TargetUnknown(EyasError):
@@ -57,16 +56,14 @@ def resolve_target(name: str, *, cache: Path, talk: Talk, wheel: Path | None = N
 
 
 def fingerprint_weights(folder: Path) -> str:
-    """A fingerprint of the weight files' names, sizes and three samples of 64 KiB each (start, middle, end).
-
-    Reading a terabyte to name it would take longer than any command here. A fine-tune changes the samples; a change
-    that lies between all of them is not seen.
+    """A fingerprint of the weight files in `folder`; see `weights_print` for what it sees.
 
     Raises:
         TargetIncomplete: no config.json or no weights.
+        What `contract.safetensors_header.read_safetensors_header` raises.
     """
     _require_model(folder)
-    return _sample_weights(sorted(folder.glob("*.safetensors")))
+    return weights_print(sorted(folder.glob("*.safetensors")))
 
 
 def _require_model(folder: Path) -> None:
@@ -80,18 +77,6 @@ def _require_model(folder: Path) -> None:
             f"there is no {' and no '.join(missing)} in it",
             "give the folder that holds config.json and the safetensors weights",
         )
-
-
-def _sample_weights(files: list[Path]) -> str:
-    parts: list[object] = []
-    for path in files:
-        size = path.stat().st_size
-        with open(path, "rb") as file:
-            for offset in (0, size // 2, max(0, size - _SAMPLE_BYTES)):
-                file.seek(offset)
-                parts.append(fingerprint.of_bytes(file.read(_SAMPLE_BYTES)))
-        parts.append([path.name, size])
-    return fingerprint.of_json(parts)
 
 
 def download_command(name: str, folder: str) -> str:
