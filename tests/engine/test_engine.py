@@ -1,5 +1,7 @@
 """Speculative decoding gives the text of plain decoding, whatever the draft; and the counts of what was accepted."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -97,6 +99,37 @@ def test_every_round_reports_its_tokens_as_they_come():
 
     assert [len(ids) for ids in heard] == [1, 4, 2]
     assert [i for ids in heard for i in ids] == text.ids
+
+
+def test_a_listener_ends_the_text_where_it_says_so():
+    heard: list[tuple[int, ...]] = []
+
+    def hears(ids: Sequence[int]) -> bool:
+        heard.append(tuple(ids))
+        return len(heard) == 2
+
+    text = Engine(StubTarget(), right_draft()).generate(
+        [1, 2], Limits(max_new_tokens=20), num_draft_tokens=3, on_tokens=hears
+    )
+
+    assert (text.finish, text.ids) == ("caller", plain_loop([1, 2], 5))
+    assert text.accepted == [3]
+
+
+def test_a_text_that_ended_by_itself_has_not_been_ended_by_its_listener():
+    text = Engine(StubTarget()).generate([1, 2], Limits(max_new_tokens=1), on_tokens=lambda ids: True)
+
+    assert text.finish == "length"
+
+
+def test_a_cut_text_counts_the_drafts_that_are_left_and_the_bonus_beyond():
+    text = generate(right_draft(), 3, [1, 2], Limits(max_new_tokens=9))
+    assert (text.accepted, text.origins) == ([3, 3], [-1, 1, 2, 3, 0, 1, 2, 3, 0])
+
+    text.cut(7)
+
+    assert (text.ids, text.origins) == (plain_loop([1, 2], 7), [-1, 1, 2, 3, 0, 1, 2])
+    assert (text.accepted, text.acceptance.num_tokens) == ([3, 2], 7)
 
 
 def test_an_empty_prompt_is_refused():

@@ -1,14 +1,14 @@
 """One stream of text from a target, with or without a draft."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from eyas.decode.chain import GreedyRule, Rule
 from eyas.engine.adaptive import AdaptiveDepth
 from eyas.engine.cost_table import CostTable, measure_costs
-from eyas.engine.generation import Generation
+from eyas.engine.generation import Generation, OnTokens
 from eyas.engine.round import Position, Round, begin, play
 from eyas.engine.runner import Draft, Target
 from eyas.errors import EyasError
@@ -55,7 +55,7 @@ class FastPath(Protocol):
         *,
         num_draft_tokens: int,
         adaptive: AdaptiveDepth | None,
-        on_tokens: Callable[[Sequence[int]], None] | None,
+        on_tokens: OnTokens | None,
     ) -> Generation:
         """See `Engine.generate`."""
 
@@ -86,19 +86,20 @@ class Engine:
     ) -> None:
         self.target, self.draft, self.fast, self.clock = target, draft, fast, clock
 
-    def adaptive(self, ids: Sequence[int], most: int = 7) -> AdaptiveDepth:
+    def adaptive(self, ids: Sequence[int], most: int = 7, rule: Rule | None = None) -> AdaptiveDepth:
         """A choice of depth for `generate`, from costs measured now; it learns on over all texts that it is given to.
 
         Args:
             ids: a text of typical length, at least one token.
             most: the deepest draft it may ask for.
+            rule: of the texts to come: says which rounds are timed.
 
         Raises:
             PromptEmpty, DraftMissing: as `generate`.
         """
         self._check(ids, most)
         assert self.draft is not None, "checked just now"
-        if self.fast is not None and self.fast.takes(None, most):
+        if self.fast is not None and self.fast.takes(rule, most):
             return AdaptiveDepth(self.fast.measure_costs(len(ids), most))
         return AdaptiveDepth(measure_costs(self.target, self.draft, ids, most, self.clock))
 
@@ -110,7 +111,7 @@ class Engine:
         num_draft_tokens: int = 0,
         adaptive: AdaptiveDepth | None = None,
         rule: Rule | None = None,
-        on_tokens: Callable[[Sequence[int]], None] | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Generation:
         """Continue a prompt.
 
@@ -120,7 +121,7 @@ class Engine:
             num_draft_tokens: K drafts per verify pass; 0 = plain decoding, by the same code.
             adaptive: chooses each round's depth instead of `num_draft_tokens`; the text stays the same.
             rule: greedy unless given.
-            on_tokens: called with each round's ids (tokens beyond the limits left out).
+            on_tokens: called with each round's ids (none beyond the limits); it ends the text by returning True.
 
         Raises:
             PromptEmpty: no prompt ids.
@@ -144,7 +145,7 @@ class Engine:
         position = begin(self.target, draft, rule, list(prompt_ids), is_lazy=is_lazy)
         text.prefill_s = self.clock() - started
         has_ended = text.begin(position.pending_id, limits.stop_ids, limits.max_new_tokens)
-        _tell(on_tokens, text.ids)
+        has_ended = text.tell(on_tokens, 0, has_ended)
         while not has_ended:
             before = len(text.ids)
             gained = self._play(draft, rule, position, num_draft_tokens, adaptive)
@@ -155,7 +156,7 @@ class Engine:
                 limits.max_new_tokens,
                 num_drafted=gained.num_draft_tokens,
             )
-            _tell(on_tokens, text.ids[before:])
+            has_ended = text.tell(on_tokens, before, has_ended)
         text.decode_s = self.clock() - started - text.prefill_s
         return text
 
@@ -190,8 +191,3 @@ def require_prompt(prompt_ids: Sequence[int], where: str = "prompt_ids") -> None
             "there is nothing to continue",
             "give at least one token, such as the begin-of-text id",
         )
-
-
-def _tell(on_tokens: Callable[[Sequence[int]], None] | None, ids: Iterable[int]) -> None:
-    if on_tokens is not None:
-        on_tokens(tuple(ids))

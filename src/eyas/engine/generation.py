@@ -1,6 +1,6 @@
 """What a generation yields: ids, where each came from, counts per round, times."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -8,6 +8,9 @@ from eyas.decode.accept_length import Acceptance
 
 PREFILL = -1
 BONUS = 0
+
+# Hears each round's ids as they come; True ends the text there.
+OnTokens = Callable[[Sequence[int]], bool | None]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -21,7 +24,7 @@ class Generation:
         accepted: per round, accepted drafts *inside the text* (a round that runs past a stop id or the limit counts
             what lies before it; its bonus token counts always).
         drafted: per round, how many drafts were verified; 0 = an undrafted round, a plain step.
-        finish: why it ended.
+        finish: why it ended; `caller` = its listener wanted no more.
         prefill_s, decode_s: seconds until the first token, and from there to the last.
     """
 
@@ -30,7 +33,7 @@ class Generation:
     num_draft_tokens: int
     accepted: list[int] = field(default_factory=list)
     drafted: list[int] = field(default_factory=list)
-    finish: Literal["stop", "length"] = "length"
+    finish: Literal["stop", "length", "caller"] = "length"
     prefill_s: float = 0.0
     decode_s: float = 0.0
 
@@ -73,3 +76,17 @@ class Generation:
         self.accepted.append(min(kept, num_accepted_drafts))
         self.drafted.append(self.num_draft_tokens if num_drafted is None else num_drafted)
         return self.finish == "stop" or len(self.ids) >= limit
+
+    def tell(self, on_tokens: OnTokens | None, begin: int, has_ended: bool) -> bool:
+        """Tell a listener of the ids from `begin` on; True when the text has ended, for whatever reason."""
+        wants_end = on_tokens is not None and bool(on_tokens(tuple(self.ids[begin:])))
+        if wants_end and not has_ended:
+            self.finish = "caller"
+        return has_ended or wants_end
+
+    def cut(self, num_ids: int) -> None:
+        """Keep the first `num_ids` ids; what is dropped must lie in the last round (its bonus token counts always)."""
+        if dropped := self.origins[num_ids:]:
+            assert dropped[0] != PREFILL, "the prompt's own token stays"
+            self.accepted[-1] -= sum(origin > BONUS for origin in dropped)
+        del self.ids[num_ids:], self.origins[num_ids:]

@@ -34,7 +34,7 @@ from eyas.engine.captured.workspace import (
 )
 from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Limits
-from eyas.engine.generation import Generation
+from eyas.engine.generation import Generation, OnTokens
 from eyas.talk import Silent, Talk
 
 _NUM_RECORDS = 64
@@ -107,7 +107,7 @@ class AdaptiveRounds:
         limits: Limits,
         adaptive: AdaptiveDepth,
         *,
-        on_tokens: Callable[[Sequence[int]], None] | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Generation:
         """Continue a prompt, greedily; room for it and for what runs ahead is the caller's to make."""
         text = Generation(num_draft_tokens=self.most)
@@ -117,15 +117,13 @@ class AdaptiveRounds:
             self._read_prompt()
         text.prefill_s = self._clock() - started
         has_ended = text.begin(first, limits.stop_ids, limits.max_new_tokens)
-        if on_tokens is not None:
-            on_tokens(tuple(text.ids))
+        has_ended = text.tell(on_tokens, 0, has_ended)
         rounds = self.rounds(adaptive)
         while not has_ended:
             depth, num_accepted, ids = next(rounds)
             before = len(text.ids)
             has_ended = text.add(ids, num_accepted, limits.stop_ids, limits.max_new_tokens, num_drafted=depth)
-            if on_tokens is not None:
-                on_tokens(tuple(text.ids[before:]))
+            has_ended = text.tell(on_tokens, before, has_ended)
         text.decode_s = self._clock() - started - text.prefill_s
         return text
 

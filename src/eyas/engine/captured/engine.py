@@ -17,7 +17,7 @@ from eyas.engine.captured.round import Round, draft_pass
 from eyas.engine.captured.weights import FastDraft
 from eyas.engine.captured.workspace import draft_workspace
 from eyas.engine.engine import Limits, require_prompt
-from eyas.engine.generation import Generation
+from eyas.engine.generation import Generation, OnTokens
 from eyas.errors import EyasError
 from eyas.talk import Silent, Talk
 
@@ -85,14 +85,14 @@ class FastEngine:
         prompt_ids: Sequence[int],
         limits: Limits,
         *,
-        on_tokens: Callable[[Sequence[int]], None] | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Generation:
         """Continue a prompt, greedily; the same as `Engine.generate` at this engine's depth.
 
         Args:
             prompt_ids: at least one id.
             limits: when to end.
-            on_tokens: called with each round's ids (tokens beyond the limits left out).
+            on_tokens: called with each round's ids (none beyond the limits); it ends the text by returning True.
 
         Raises:
             PromptEmpty: no prompt ids.
@@ -104,14 +104,14 @@ class FastEngine:
         first = self.start(prompt_ids)
         text.prefill_s = self._clock() - started
         has_ended = text.begin(first, limits.stop_ids, limits.max_new_tokens)
-        _tell(on_tokens, text.ids)
+        has_ended = text.tell(on_tokens, 0, has_ended)
         records = self.rounds()
         while not has_ended:
             num_accepted, *choices = next(records)
             before = len(text.ids)
             ids = choices[: num_accepted + 1]
             has_ended = text.add(ids, num_accepted, limits.stop_ids, limits.max_new_tokens)
-            _tell(on_tokens, text.ids[before:])
+            has_ended = text.tell(on_tokens, before, has_ended)
         text.decode_s = self._clock() - started - text.prefill_s
         return text
 
@@ -202,11 +202,6 @@ class FastEngine:
                 "a captured round writes at fixed addresses: the cache cannot grow",
                 "raise max_length, or ask for a shorter answer",
             )
-
-
-def _tell(on_tokens: Callable[[Sequence[int]], None] | None, ids: Sequence[int]) -> None:
-    if on_tokens is not None:
-        on_tokens(tuple(ids))
 
 
 def marked() -> torch.cuda.Event:

@@ -20,7 +20,7 @@ from eyas.engine.captured.weights import FastDraft, FastTarget, fast_draft, fast
 from eyas.engine.captured.workspace import key_value_cache
 from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Limits
-from eyas.engine.generation import Generation
+from eyas.engine.generation import Generation, OnTokens
 from eyas.engine.llama_weights import LlamaWeights
 from eyas.models.draft import Eagle3Draft
 from eyas.talk import Talk
@@ -90,7 +90,7 @@ class CapturedPath:
         *,
         num_draft_tokens: int,
         adaptive: AdaptiveDepth | None,
-        on_tokens: Callable[[Sequence[int]], None] | None,
+        on_tokens: OnTokens | None,
     ) -> Generation:
         """See `FastPath.generate`."""
         self._make_room(len(prompt_ids) + limits.max_new_tokens + _AHEAD)

@@ -1,11 +1,11 @@
 """One stream of text by rounds of trees, from an `Engine`'s target and draft."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from eyas.decode.tree_rules import GreedyTreeRule, TreeRule
 from eyas.decode.tree_shape import TreeShape, TreeUnsupported
 from eyas.engine.engine import Engine, Limits, require_prompt
-from eyas.engine.generation import Generation
+from eyas.engine.generation import Generation, OnTokens
 from eyas.engine.trees.round import begin_tree, play_tree
 from eyas.engine.trees.runner import TreeDraft, TreeTarget
 
@@ -33,7 +33,7 @@ class TreeEngine:
         shape: TreeShape,
         *,
         rule: TreeRule | None = None,
-        on_tokens: Callable[[Sequence[int]], None] | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> Generation:
         """Continue a prompt.
 
@@ -42,7 +42,7 @@ class TreeEngine:
             limits: when to end.
             shape: of the tree of each round.
             rule: greedy unless given.
-            on_tokens: called with each round's ids (tokens beyond the limits left out).
+            on_tokens: called with each round's ids (none beyond the limits); it ends the text by returning True.
 
         Returns:
             `num_draft_tokens` is the tree's depth; origins 1 … depth say how deep an accepted draft was.
@@ -51,7 +51,7 @@ class TreeEngine:
             PromptEmpty: no prompt ids.
         """
         require_prompt(prompt_ids)
-        rule, tell = rule or GreedyTreeRule(), on_tokens or (lambda ids: None)
+        rule = rule or GreedyTreeRule()
         # A round that starts one token before the limit still reads its whole tree.
         capacity = len(prompt_ids) + limits.max_new_tokens + 1
         self._target.start(capacity + shape.num_nodes, self._draft.aux_boundaries)
@@ -62,7 +62,7 @@ class TreeEngine:
         position = begin_tree(self._target, self._draft, rule, list(prompt_ids))
         text.prefill_s = self._clock() - started
         has_ended = text.begin(position.pending_id, limits.stop_ids, limits.max_new_tokens)
-        tell(tuple(text.ids))
+        has_ended = text.tell(on_tokens, 0, has_ended)
         while not has_ended:
             before = len(text.ids)
             gained = play_tree(self._target, self._draft, rule, position, shape)
@@ -73,7 +73,7 @@ class TreeEngine:
                 limits.max_new_tokens,
                 num_drafted=gained.num_draft_tokens,
             )
-            tell(tuple(text.ids[before:]))
+            has_ended = text.tell(on_tokens, before, has_ended)
         text.decode_s = self._clock() - started - text.prefill_s
         return text
 
