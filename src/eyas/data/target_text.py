@@ -54,7 +54,7 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
         What `contract.target_spec.read_target` raises.
     """
     spec = read_target(folder)
-    tokenizer = _tokenizer(folder)
+    tokenizer = load_tokenizer(folder)
     if not tokenizer.chat_template:
         raise TemplateMissing(
             "the target has no chat template",
@@ -75,7 +75,8 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
     )
 
 
-def _tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a Hugging Face folder, or `TokenizerUnloadable`."""
     from transformers import AutoTokenizer
 
     try:

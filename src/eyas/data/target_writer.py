@@ -72,10 +72,7 @@ def _free_memory() -> None:
 
 def placement_of(config: WritingConfig) -> Placement:
     """Dtype and device that the options mean."""
-    placement = place("float32" if config.dtype == "auto" else config.dtype, config.device)
-    if config.dtype == "auto" and placement.device.type == "cuda":
-        return place("bfloat16", config.device)
-    return placement
+    return place(config.dtype, config.device)
 
 
 def writer_fingerprint(folder: Path, config: WritingConfig) -> str:

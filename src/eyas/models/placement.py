@@ -29,14 +29,14 @@ def place(dtype: str, device: str) -> Placement:
     """The placement that `--dtype` and `--device` mean.
 
     Args:
-        dtype: "float32", "bfloat16" or "float16".
+        dtype: "float32", "bfloat16", "float16", or "auto": bfloat16 on a GPU, float32 elsewhere.
         device: "cpu", "cuda", "cuda:N", or "auto": the first GPU where there is one.
 
     Raises:
         PlacementInvalid: no such name.
         EnvironmentMissing: a GPU was asked for and torch sees none (or not that many).
     """
-    if dtype not in _DTYPES:
+    if dtype not in (*_DTYPES, "auto"):
         raise PlacementInvalid(
             f"no dtype '{dtype}'", "--dtype", f"known are {', '.join(_DTYPES)}", "choose one of them"
         )
@@ -57,4 +57,6 @@ def place(dtype: str, device: str) -> Placement:
             f"torch {torch.__version__} sees {torch.cuda.device_count()} GPUs",
             "use --device cpu, or install a torch that fits this machine's driver",
         )
+    if dtype == "auto":
+        dtype = "bfloat16" if chosen.type == "cuda" else "float32"
     return Placement(_DTYPES[dtype], chosen)
