@@ -38,21 +38,52 @@ def test_an_answer_that_repeats_what_the_template_inserts_is_found_at_its_place(
     assert template().segments(echo)[-1] == Segment("<|im_end|> is a token<|im_end|>", True)
 
 
-def test_empty_think_tags_of_the_template_are_not_supervised():
-    once = conversation(("user", "Hi"), ("assistant", "Hello!"))
-    assert template(THINKING).segments(once)[-2:] == [
-        Segment("<think>\n\n</think>\n\n", False),
-        Segment("Hello!<|im_end|>", True),
+EMPTY = "<think>\n\n</think>\n\n"
+# Qwen3's two modes: without thinking, the empty tags stand in the prompt.
+SWITCHED = THINKING.replace(
+    "{{ '<|im_start|>assistant\n' }}",
+    "{{ '<|im_start|>assistant\n' + ('<think>\n\n</think>\n\n' if enable_thinking is false else '') }}",
+)
+# As gpt-oss: an answer goes to a channel, which no generation prompt names; reasoning to another one before it.
+HARMONY = (
+    "{% for m in messages %}{{ '<|im_start|>' + m.role }}"
+    "{% if m.role == 'assistant' and m.thinking %}"
+    "{{ '<|channel|>analysis<|message|>' + m.thinking + '<|im_end|><|im_start|>assistant' }}{% endif %}"
+    "{% if m.role == 'assistant' %}{{ '<|channel|>final' }}{% endif %}"
+    "{{ '<|message|>' + m.content + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant' }}{% endif %}"
+)
+
+
+def test_what_a_template_puts_behind_the_prompt_is_written_by_the_target():
+    assert [s.text for s in template(HARMONY).segments(CHAT) if s.is_supervised] == [
+        "<|channel|>final<|message|>Hello!<|im_end|>",
+        "<|channel|>final<|message|>See you.<|im_end|>",
     ]
+
+
+def test_reasoning_under_any_name_is_supervised_with_what_stands_between_it_and_the_answer():
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello!", "thinking": "Greet."}]
+    assert template(HARMONY).segments(Conversation(messages=messages, source=0, line=1))[-1] == Segment(
+        "<|channel|>analysis<|message|>Greet.<|im_end|><|im_start|>assistant<|channel|>final<|message|>Hello!<|im_end|>",
+        True,
+    )
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_empty_think_tags_are_supervised_where_the_target_writes_them_and_not_where_its_prompt_has_them(thinks: bool):
+    once = conversation(("user", "Hi"), ("assistant", "Hello!"))
+    switched = ChatTemplate(byte_tokenizer(SWITCHED), SPECIALS, {"enable_thinking": thinks})
+    prompt, answer = switched.segments(once)
+    assert (prompt.is_supervised, answer.is_supervised) == (False, True)
+    assert answer.text == (EMPTY if thinks else "") + "Hello!<|im_end|>"
+    assert dict(switched.inserted) == ({EMPTY: 1} if thinks else {})
 
 
 @pytest.mark.parametrize("answer", ["think", "n", "\n</think>", "<", "think>\n\n<"])
-def test_an_answer_that_occurs_in_what_the_template_inserts_is_found_behind_it(answer: str):
+def test_an_answer_that_occurs_in_what_the_template_inserts_ends_behind_it(answer: str):
     short = conversation(("user", "Hi"), ("assistant", answer))
-    assert template(THINKING).segments(short)[-2:] == [
-        Segment("<think>\n\n</think>\n\n", False),
-        Segment(f"{answer}<|im_end|>", True),
-    ]
+    assert template(THINKING).segments(short)[-1] == Segment(f"{EMPTY}{answer}<|im_end|>", True)
 
 
 def test_reasoning_that_the_target_wrote_is_supervised():
@@ -90,7 +121,10 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_record_and_t
 def test_split_by_turn_gives_each_answer_the_prompt_that_the_target_would_read():
     rows = template(THINKING).segments_by_turn(CHAT)
 
-    assert [row[-1] for row in rows] == [Segment("Hello!<|im_end|>", True), Segment("See you.<|im_end|>", True)]
+    assert [row[-1] for row in rows] == [
+        Segment(f"{EMPTY}Hello!<|im_end|>", True),
+        Segment(f"{EMPTY}See you.<|im_end|>", True),
+    ]
     assert "<think>" not in rows[1][0].text
     assert rows[1][0].text.endswith("Bye<|im_end|>\n<|im_start|>assistant\n")
 
@@ -192,3 +226,35 @@ def test_of_many_the_one_that_the_template_refuses_is_named():
     with pytest.raises(TemplateFailed) as caught:
         template(refusing).render_many([good, bad, good], [1, 1, 1])
     assert caught.value.where == "data file 2, record 9"
+
+
+pieces = st.lists(
+    st.sampled_from(["<|im_start|>", "<|im_end|>", "assistant", "\n", " ", "<think>", "</think>", "n", "Hi", "final"]),
+    max_size=4,
+).map("".join)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    header=pieces, in_prompt=pieces, inserted=pieces, after=st.sampled_from(["", "\n", "\n\n"]),
+    answers=st.lists(text | st.sampled_from(["n", "Hi", "final", "</think>", "assistant"]), min_size=1, max_size=3),
+    split=st.booleans(),
+)  # fmt: skip
+def test_supervised_is_all_between_the_generation_prompt_and_the_end_of_the_turn_whatever_a_template_inserts(
+    header, in_prompt, inserted, after, answers, split
+):
+    """The template is known by its parts here, so the mask can be told without looking for anything."""
+    made = template(
+        "{% for m in messages %}{% if m.role == 'user' %}{{ '<|im_start|>' + m.content + '<|im_end|>' }}{% else %}"
+        f"{{{{ {header + in_prompt + inserted!r} + m.content + '<|im_end|>' + {after!r} }}}}{{% endif %}}{{% endfor %}}"
+        f"{{% if add_generation_prompt %}}{{{{ {header + in_prompt!r} }}}}{{% endif %}}"
+    )
+    talk = conversation(*(turn for answer in answers for turn in (("user", "q"), ("assistant", answer))))
+    rows = made.segments_by_turn(talk) if split else [made.segments(talk)]
+
+    wanted = [f"{inserted}{answer}<|im_end|>" for answer in answers]
+    assert [s.text for row in rows for s in row if s.is_supervised] == wanted
+    question = f"<|im_start|>q<|im_end|>{header}{in_prompt}"
+    whole = [f"{after if i else ''}{question}{answer}" for i, answer in enumerate(wanted)]
+    texts = ["".join(whole[: i + 1]) for i in range(len(answers))] if split else ["".join(whole)]
+    assert ["".join(s.text for s in row) for row in rows] == texts

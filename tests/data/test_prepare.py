@@ -10,6 +10,7 @@ from eyas.data.read_conversations import DataMissing
 from eyas.data.row_store import Rows
 from eyas.data.target_text import TemplateMissing, TokenizerUnloadable, load_target_text
 from eyas.records.atomic import OutputExists
+from eyas.records.rows import MANIFEST, RULES
 from eyas.talk import Silent
 
 
@@ -185,8 +186,17 @@ def test_a_mask_of_everything_is_refused(tmp_path: Path):
 def test_split_turns_serve_templates_that_rewrite_earlier_turns(tmp_path: Path):
     thinking = save_target_with(tmp_path / "thinking", THINKING)
     data = write(tmp_path / "d.jsonl", record("Hi", "Hello!", "Bye", "See you."))
-    run(thinking, data, tmp_path / "rows", turns="split")
-    assert supervised_text(thinking, tmp_path / "rows") == ["Hello!<|im_end|>", "See you.<|im_end|>"]
+    talk = Silent()
+    prepare(thinking, [data], tmp_path / "rows", PrepareConfig(turns="split"), talk)
+    empty = "<think>\n\n</think>\n\n"
+    assert supervised_text(thinking, tmp_path / "rows") == [f"{empty}Hello!<|im_end|>", f"{empty}See you.<|im_end|>"]
+    (note,) = (note for note in talk.notes if "between the prompt" in note)
+    assert f"{empty!r} between the prompt and 2 answers without reasoning" in note
+
+
+def test_rows_say_by_which_rules_they_were_made(target: Path, tmp_path: Path):
+    run(target, write(tmp_path / "d.jsonl", record("Hi", "Yo")), tmp_path / "rows")
+    assert json.loads((tmp_path / "rows" / MANIFEST).read_text())["rules"] == RULES == 4
 
 
 def test_a_target_without_template_is_refused(tmp_path: Path):

@@ -30,6 +30,7 @@ from eyas.records.atomic import OutputExists
 from eyas.records.checkpoint import METRICS, STATE, TENSORS, resume_folder
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow, write_eval_rows
+from eyas.records.rows import RULES
 from eyas.replay.eval_config import EvalConfig
 from eyas.replay.evaluate import evaluate
 from eyas.talk import Silent
@@ -337,6 +338,17 @@ def test_rows_of_another_template_are_refused_before_anything_is_loaded(inputs, 
     request = TrainRequest(target=other, rows=inputs[1], out=tmp_path / "draft")
     with pytest.raises(RowsOfAnotherTarget, match="chat template differ"):
         plan_train(request, CONFIG, Silent())
+
+
+@pytest.mark.parametrize(("rules", "which"), [(3, "rules 3,"), (None, "rules that were not recorded yet,")])
+def test_rows_of_older_rules_are_told(inputs, tmp_path: Path, rules: int | None, which: str):
+    rows, talk = tmp_path / "rows", Silent()
+    shutil.copytree(inputs[1], rows)
+    document = json.loads((rows / "manifest.json").read_text())
+    assert document.pop("rules") == RULES
+    (rows / "manifest.json").write_text(json.dumps(document | ({} if rules is None else {"rules": rules})))
+    plan_train(request_for((inputs[0], rows), tmp_path / "d"), CONFIG, talk)
+    assert any(f"made by {which}" in note and "--replace" in note for note in talk.notes)
 
 
 def test_too_few_distinct_tokens_for_the_draft_vocabulary_are_told(inputs, tmp_path: Path):

@@ -1,10 +1,12 @@
 """Where the target's own words begin and end in a rendered conversation. Text only, no token ids.
 
 The boundaries come from the template itself: the rendering of all turns before an answer, with the generation prompt,
-is what the target reads; what the full rendering has after it is what it would have to write. Nothing is searched
+is what the target reads; what the full rendering has after it, up to the token that closes the turn, is what it has to
+write: also what a template puts before the answer's own words (a channel, a line feed, think tags). Nothing is searched
 by patterns, so a template without `{% generation %}` tags works, and one that rewrites earlier turns is noticed.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -61,11 +63,15 @@ class ChatTemplate:
         tokenizer: with a `chat_template`.
         closing: tokens that close a turn or a text; the first after an answer is supervised with it.
         options: further variables for the template, such as `enable_thinking`.
+
+    Attributes:
+        inserted: what the template put between a prompt and the words of an answer without reasoning -> how often.
     """
 
     def __init__(self, tokenizer: Tokenizer, closing: Sequence[str], options: Mapping[str, Any]) -> None:
         self._tokenizer, self._options = tokenizer, dict(options)
         self._closing = tuple(sorted(set(closing), key=len, reverse=True))
+        self.inserted = Counter[str]()
 
     def render(self, conversation: Conversation, num_turns: int, *, for_generation: bool = False) -> str:
         """Text of the first `num_turns` turns; `for_generation` adds what precedes the target's answer.
@@ -141,8 +147,8 @@ class ChatTemplate:
             self._require_prefix(prompt, full, conversation, turn)
             is_cut = turn == turns[-1] and not conversation.is_finished
             answer = self._answer(full[len(prompt) :], conversation, turn, is_cut=is_cut)
-            segments.extend(answer)
-            done = prompt + "".join(segment.text for segment in answer)
+            segments.append(Segment(answer, True))
+            done = prompt + answer
         return [segment for segment in segments if segment.text]
 
     def segments_by_turn(self, conversation: Conversation) -> list[list[Segment]]:
@@ -161,7 +167,7 @@ class ChatTemplate:
             full = self.render(part, turn + 1)
             self._require_prefix(prompt, full, conversation, turn)
             answer = self._answer(full[len(prompt) :], part, turn, is_cut=not part.is_finished)
-            rows.append([segment for segment in (Segment(prompt, False), *answer) if segment.text])
+            rows.append([segment for segment in (Segment(prompt, False), Segment(answer, True)) if segment.text])
         return rows
 
     @staticmethod
@@ -169,10 +175,10 @@ class ChatTemplate:
         """Indices of the assistant's turns."""
         return [turn for turn, message in enumerate(conversation.messages) if message["role"] == "assistant"]
 
-    def _answer(self, text: str, conversation: Conversation, turn: int, *, is_cut: bool) -> list[Segment]:
-        """`text` as [inserted by the template, answer with its closing token]; what follows belongs to the next turn.
+    def _answer(self, text: str, conversation: Conversation, turn: int, *, is_cut: bool) -> str:
+        """What the target wrote of `text`, which is all behind the prompt: up to and with the closing token.
 
-        What a template puts before an answer that has no reasoning (empty think tags) was not written by the target.
+        The rest belongs to the next turn.
         """
         message = conversation.messages[turn]
         content = message.get("content") or ""
@@ -193,11 +199,11 @@ class ChatTemplate:
         elif not content.strip():  # cut off while it thought: what closes the thoughts is the template's
             thoughts = str(message.get("reasoning_content") or "").strip()
             end = text.find(thoughts) + len(thoughts) if thoughts in text else 0
-        if message.get("reasoning_content") or message.get("tool_calls"):
-            if message.get("tool_calls") and not is_cut:
-                end = max(end, self._last_closing(text))
-            start = 0
-        return [Segment(text[:start], False), Segment(text[start:end], True)]
+        if message.get("tool_calls") and not is_cut:
+            end = max(end, self._last_closing(text))
+        if start and not any(message.get(key) for key in ("reasoning_content", "thinking", "tool_calls")):
+            self.inserted[text[:start]] += 1
+        return text[:end]
 
     def _place(self, text: str, content: str) -> int:
         """Where `content` begins: where a turn is closed behind it, for it may occur in what a template inserts (an "n"

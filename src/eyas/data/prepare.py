@@ -21,11 +21,8 @@ from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_folder
 from eyas.records.eval_rows import write_eval_rows
-from eyas.records.rows import HELD_OUT, MANIFEST, RowsManifest, Source, read_manifest, write_manifest
+from eyas.records.rows import HELD_OUT, MANIFEST, RULES, RowsManifest, Source, read_manifest, write_manifest
 from eyas.talk import Talk
-
-# Raise when the rows made of the same input change.
-_RULES = 3
 
 
 class MaskUseless(EyasError):
@@ -105,7 +102,9 @@ def prepare(
     if out.exists() and not replace and not dry_run:
         return _already(out, whole)
     maker = RowMaker(text, config, excluded)
+    text.template.inserted.clear()  # of the target's own writing
     collected = collect(files, maker, talk)
+    _say_inserted(text.template.inserted, talk)
     if maker.num_edited:
         talk.note(f"{maker.num_edited} records were edited since the target wrote them: their text was tokenised")
     selected = select(collected, files, config.held_out, maker, talk)
@@ -128,6 +127,15 @@ def pieces(row: TokenRow, text: TargetText) -> Iterator[tuple[str, bool]]:
         if end == len(row.token_ids) or row.is_supervised[end] != row.is_supervised[begin]:
             yield text.tokenizer.decode(row.token_ids[begin:end], skip_special_tokens=False), row.is_supervised[begin]
             begin = end
+
+
+def _say_inserted(inserted: Mapping[str, int], talk: Talk) -> None:
+    for text, count in sorted(inserted.items(), key=lambda item: (-item[1], item[0]))[:3]:
+        answers = "1 answer" if count == 1 else f"{count} answers"
+        talk.note(
+            f"the template puts {text!r} between the prompt and {answers} without reasoning: the target has to write it"
+            " there, so it is supervised (where --template-options put it into the prompt, it is not)"
+        )
 
 
 def _require_doable(data: Sequence[str | Path], writing: WritingConfig, dry_run: bool) -> None:
@@ -153,7 +161,7 @@ def _fingerprint(
     excluded: Sequence[str],
 ) -> str:
     weights = [file.weight for file in files]
-    parts = [_RULES, text.tokenizer_hash, text.template_hash, list(prints), weights, asdict(config), list(excluded)]
+    parts = [RULES, text.tokenizer_hash, text.template_hash, list(prints), weights, asdict(config), list(excluded)]
     return fingerprint.of_json(parts)
 
 
@@ -231,4 +239,5 @@ def _manifest(
         notes=selected.notes,
         num_held_out=len(selected.held_out),
         num_as_written=maker.num_as_written,
+        rules=RULES,
     )

@@ -7,7 +7,7 @@
     ROWS/held_out.jsonl     rows set aside (`num_held_out` > 0), as `records.eval_rows` describes; no row of
                             rows.safetensors has the prompt of one of them
 
-A token is supervised when the target wrote it: the answer and the token that closes the turn.
+A token is supervised when the target wrote it: all behind the prompt, up to and with the token that closes the turn.
 """
 
 import json
@@ -19,6 +19,8 @@ from typing import Any
 from eyas.errors import EyasError
 
 SCHEMA = "eyas.rows/1"
+# Raise when the rows made of the same input change.
+RULES = 4
 MANIFEST = "manifest.json"
 TENSORS = "rows.safetensors"
 HELD_OUT = "held_out.jsonl"
@@ -64,6 +66,7 @@ class RowsManifest:
         notes: what was defaulted or masked on the way, for a person.
         num_held_out: rows in held_out.jsonl.
         num_as_written: records whose rows are the very ids that the target wrote, not their text tokenised again.
+        rules: by which the rows were made; 0 = before this was recorded.
     """
 
     fingerprint: str
@@ -80,6 +83,7 @@ class RowsManifest:
     notes: tuple[str, ...] = ()
     num_held_out: int = 0
     num_as_written: int = 0
+    rules: int = 0
 
     def as_document(self) -> dict[str, Any]:
         """The manifest as a JSON object."""

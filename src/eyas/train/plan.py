@@ -12,6 +12,7 @@ from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.data.row_store import Rows
 from eyas.errors import EyasError
 from eyas.models.save_draft import choose_dialect
+from eyas.records.rows import RULES
 from eyas.train.batches import Batch, plan_batches
 from eyas.train.config import Resolved, TrainConfig, TrainConfigInvalid, resolve
 from eyas.train.costs import Costs, estimate_costs
@@ -123,7 +124,7 @@ def make_plan(
     vocab_size = target.vocab_size or 0
     if vocab_size:
         rows.require_within(vocab_size)
-    vocabulary, notes = None, list[str]()
+    vocabulary, notes = None, list(_age_notes(rows))
     if init_from is not None:
         spec = open_draft(init_from, target)
         _require_no_shape(config, init_from, spec)
@@ -200,6 +201,14 @@ def run_identity(
 def _held_out(given: Path | None, rows_folder: Path, config: TrainConfig, vocab_size: int) -> HeldOutRows | None:
     found = None if config.eval_every == 0 else find_held_out(given, rows_folder)
     return None if found is None else read_held_out(found, config.held_out_rows, vocab_size or None)
+
+
+def _age_notes(rows: Rows) -> tuple[str, ...]:
+    made = rows.manifest.rules
+    if made == RULES:
+        return ()
+    which = f"rules {made}" if made else "rules that were not recorded yet"
+    return (f"the rows were made by {which}, today's are {RULES}: `eyas prepare --replace` makes them anew",)
 
 
 def _require_same_text(target: TargetSpec, rows: Rows) -> None:
