@@ -1,5 +1,6 @@
 """Requests through the captured rounds are answered as by the readable ones (here the eager twin, fp32, CPU)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -100,18 +101,67 @@ def test_a_request_that_does_not_fit_makes_longer_caches_and_says_so():
     assert talk.notes == ["captured rounds are made again for 2048 positions"]
 
 
-def test_sampled_requests_take_the_readable_rounds_and_it_is_said_once():
-    talk = Silent()
-    mixed = engine(talk=talk)
-    limits = Limits(max_new_tokens=10)
+@settings(max_examples=20, deadline=None)
+@given(
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=30),
+    sampling=st.builds(
+        Sampling,
+        temperature=st.sampled_from([0.4, 1.0, 1.7]),
+        top_k=st.integers(0, 4),
+        top_p=st.sampled_from([1.0, 0.8]),
+        min_p=st.sampled_from([0.0, 0.2]),
+        seed=st.integers(0, 99),
+    ),
+    depth=st.sampled_from([0, 1, 3, 7]),
+    stop=st.integers(0, 2 * VOCAB),
+)
+def test_sampled_texts_are_the_readable_ones_also_of_a_rule_that_has_drawn_before(
+    fast_engine: Engine, prompt: list[int], sampling: Sampling, depth: int, stop: int
+):
+    limits, rules = Limits(max_new_tokens=25, stop_ids=frozenset({stop})), [SampledRule(sampling) for _ in range(2)]
+    for _ in range(2):
+        got = fast_engine.generate(prompt, limits, num_draft_tokens=depth, rule=rules[0])
+        expected = readable().generate(prompt, limits, num_draft_tokens=depth, rule=rules[1])
 
-    texts = [
-        e.generate(PROMPT, limits, num_draft_tokens=2, rule=SampledRule(Sampling(temperature=1.0, seed=4))).ids
-        for e in (mixed, mixed, readable())
-    ]
+        assert (got.ids, got.accepted, got.origins, got.finish) == (
+            expected.ids,
+            expected.accepted,
+            expected.origins,
+            expected.finish,
+        )
+
+
+def test_a_listener_ends_a_sampled_text_and_the_next_one_is_not_disturbed(fast_engine: Engine):
+    rule, limits = SampledRule(Sampling(temperature=1.0, seed=4)), Limits(max_new_tokens=30)
+    heard: list[int] = []
+
+    def listen(ids: Sequence[int]) -> bool:
+        heard.extend(ids)
+        return len(heard) > 6
+
+    cut = fast_engine.generate(PROMPT, limits, num_draft_tokens=2, rule=rule, on_tokens=listen)
+    fresh = SampledRule(Sampling(temperature=1.0, seed=4))
+
+    assert (cut.finish, cut.ids) == ("caller", heard)
+    assert fast_engine.generate(PROMPT, limits, num_draft_tokens=2, rule=fresh).ids[: len(heard)] == heard
+
+
+def test_drawn_drafts_and_sampled_texts_of_adaptive_depth_take_the_readable_rounds_and_it_is_said_once():
+    talk = Silent()
+    mixed, limits, sampling = engine(talk=talk), Limits(max_new_tokens=10), Sampling(temperature=1.0, seed=4)
+
+    def rule() -> SampledRule:
+        return SampledRule(sampling, "sampled")
+
+    texts = [e.generate(PROMPT, limits, num_draft_tokens=2, rule=rule()).ids for e in (mixed, mixed, readable())]
+    adaptive = mixed.adaptive(PROMPT, 3, SampledRule(sampling))
+    mixed.generate(PROMPT, limits, adaptive=adaptive, rule=SampledRule(sampling))
 
     assert texts[0] == texts[1] == texts[2]
-    assert talk.notes == ["some requests take the readable rounds: captured rounds are greedy"]
+    assert talk.notes == [
+        "some requests take the readable rounds: captured rounds do not draw drafts",
+        "some requests take the readable rounds: depth adapts in captured rounds of greedy texts only",
+    ]
 
 
 def test_a_draft_that_the_captured_round_does_not_compute_is_left_to_the_readable_one_with_the_reason():

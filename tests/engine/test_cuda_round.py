@@ -6,6 +6,8 @@ import pytest
 import torch
 from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, on_gpu, tiny_module, tiny_weights
 
+from eyas.decode.chain import SampledRule
+from eyas.decode.sampling import Sampling
 from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
 from eyas.engine.captured.engine import CacheTooShort, FastEngine, FastSettings
 from eyas.engine.captured.open import open_captured, open_path, why_not_captured
@@ -227,3 +229,20 @@ def test_graphs_of_changing_depth_give_the_readable_rounds_text_in_fp32():
     assert engine.generate(PROMPT, limits, num_draft_tokens=3).ids == expected
     measured = engine.adaptive(PROMPT, most=3).costs.round_s
     assert 0 < measured[0] <= measured[3]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("num_draft_tokens", [0, 3])
+def test_captured_sampled_texts_are_the_readable_ones_in_fp32(num_draft_tokens: int):
+    weights, limits = on_gpu(tiny_weights()), Limits(max_new_tokens=60)
+    draft = tiny_module(weights).to("cuda")
+    fast = open_path(weights, draft, BOUNDARIES, "auto", Silent())
+    engine = Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES), fast=fast)
+
+    for seed in range(3):
+        sampling = Sampling(temperature=0.8, top_p=0.9, seed=seed)
+        got = engine.generate(PROMPT, limits, num_draft_tokens=num_draft_tokens, rule=SampledRule(sampling))
+        expected = readable().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens, rule=SampledRule(sampling))
+
+        assert (got.ids, got.accepted) == (expected.ids, expected.accepted)

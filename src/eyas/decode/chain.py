@@ -77,12 +77,12 @@ class SampledRule:
     """
 
     def __init__(self, sampling: Sampling, drafts: Literal["greedy", "sampled"] = "greedy") -> None:
-        self._sampling, self._drafts = sampling, drafts
+        self.sampling, self.drafts = sampling, drafts
         self._generator = torch.Generator().manual_seed(sampling.seed)
 
     def draft(self, logits: Tensor, vocab_index: Tensor | None) -> DraftToken:
         """The draft's argmax, or a draw from its distribution under the same temperature and filters."""
-        if self._drafts == "greedy":
+        if self.drafts == "greedy":
             return GreedyRule().draft(logits, vocab_index)
         probs = self._probs(logits[None])
         chosen = int(draw(probs, self._uniform(1, logits.device)))
@@ -114,8 +114,19 @@ class SampledRule:
         return int(draw(beyond(target, draft)[None], self._uniform(1, target.device)))
 
     def _probs(self, logits: Tensor) -> Tensor:
-        batch = SamplingBatch.of([self._sampling] * logits.shape[0], logits.device)
+        batch = SamplingBatch.of([self.sampling] * logits.shape[0], logits.device)
         return token_probs(logits, batch)
+
+    def upcoming(self, num: int) -> Tensor:
+        """[num] fp64 on the CPU: what it would draw next. With greedy drafts each token of a text takes one."""
+        state = self._generator.get_state()
+        numbers = torch.rand(num, generator=self._generator, dtype=torch.float64)
+        self._generator.set_state(state)
+        return numbers
+
+    def drew(self, num: int) -> None:
+        """Somebody else has used the first `num` upcoming numbers."""
+        torch.rand(num, generator=self._generator, dtype=torch.float64)
 
     def _uniform(self, num: int, device: torch.device) -> Tensor:
         return torch.rand(num, generator=self._generator, dtype=torch.float64).to(device)

@@ -43,9 +43,9 @@ class Limits:
 
 
 class FastPath(Protocol):
-    """A faster way through some requests, with the same answers: the captured rounds."""
+    """A faster way through some requests, with the same answers: captured rounds."""
 
-    def takes(self, rule: Rule | None, num_draft_tokens: int) -> bool:
+    def takes(self, rule: Rule | None, num_draft_tokens: int, *, adapts: bool = False) -> bool:
         """Whether a request of this rule and depth goes through it; says once why one does not."""
 
     def generate(
@@ -55,6 +55,7 @@ class FastPath(Protocol):
         *,
         num_draft_tokens: int,
         adaptive: AdaptiveDepth | None,
+        rule: Rule | None,
         on_tokens: OnTokens | None,
     ) -> Generation:
         """See `Engine.generate`."""
@@ -99,7 +100,7 @@ class Engine:
         """
         self._check(ids, most)
         assert self.draft is not None, "checked just now"
-        if self.fast is not None and self.fast.takes(rule, most):
+        if self.fast is not None and self.fast.takes(rule, most, adapts=True):
             return AdaptiveDepth(self.fast.measure_costs(len(ids), most))
         return AdaptiveDepth(measure_costs(self.target, self.draft, ids, most, self.clock))
 
@@ -129,9 +130,14 @@ class Engine:
         """
         depth = num_draft_tokens if adaptive is None else adaptive.most
         self._check(prompt_ids, depth)
-        if self.fast is not None and self.fast.takes(rule, depth):
+        if self.fast is not None and self.fast.takes(rule, depth, adapts=adaptive is not None):
             return self.fast.generate(
-                prompt_ids, limits, num_draft_tokens=num_draft_tokens, adaptive=adaptive, on_tokens=on_tokens
+                prompt_ids,
+                limits,
+                num_draft_tokens=num_draft_tokens,
+                adaptive=adaptive,
+                rule=rule,
+                on_tokens=on_tokens,
             )
         draft, rule = (self.draft if depth else None), rule or GreedyRule()
         capacity = len(prompt_ids) + limits.max_new_tokens + depth + 1

@@ -19,6 +19,7 @@ from eyas.engine.batches.round import BatchSpeculation
 from eyas.engine.batches.state import BatchState, NewRow
 
 PIECE = 16
+PIECE_SIZES = (16, 64, 256, 1024)  # pieces of a pass, where passes are captured
 
 
 @dataclass(frozen=True, slots=True)

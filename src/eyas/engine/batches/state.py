@@ -25,12 +25,14 @@ class NewRow:
         length: of its prompt.
         sampling: its settings.
         num_drawn: tokens that it may write, at least 1.
+        numbers: [num_drawn] fp64, one per token that is drawn; None: by the seed.
     """
 
     row: int
     length: int
     sampling: Sampling
     num_drawn: int
+    numbers: Tensor | None = None
 
 
 class BatchState:
@@ -106,7 +108,7 @@ class BatchState:
         drawing = [new for new in rows if not new.sampling.is_greedy]
         if drawing:
             longest = max(new.num_drawn for new in drawing)
-            numbers = torch.stack([_numbers(new.sampling.seed, longest) for new in drawing])
+            numbers = torch.stack([_numbers(new, longest) for new in drawing])
             if self.device.type == "cuda":
                 numbers = numbers.pin_memory().to(self.device, non_blocking=True)
             self.uniforms[self.where([new.row for new in drawing]), : numbers.shape[1]] = numbers
@@ -161,7 +163,9 @@ class BatchState:
         self.records[:, :num].index_copy_(0, self.tick, record[None])
 
 
-def _numbers(seed: int, num: int) -> Tensor:
-    """[num] that the single-stream engine draws for this seed."""
-    generator = torch.Generator().manual_seed(seed)
+def _numbers(new: NewRow, num: int) -> Tensor:
+    """[num] of a text's own numbers, or those that the single-stream engine draws for its seed."""
+    if new.numbers is not None:
+        return torch.nn.functional.pad(new.numbers, (0, num - len(new.numbers)))
+    generator = torch.Generator().manual_seed(new.sampling.seed)
     return torch.rand(num, generator=generator, dtype=torch.float64)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from eyas.decode.chain import GreedyRule, Rule
+from eyas.decode.chain import GreedyRule, Rule, SampledRule
 from eyas.engine.adaptive import AdaptiveDepth
+from eyas.engine.batches.single import SingleSampled
 from eyas.engine.captured.adaptive import AdaptiveRounds
 from eyas.engine.captured.engine import FastEngine, FastSettings
 from eyas.engine.captured.ops import EagerOps, Ops
@@ -61,6 +62,7 @@ class CapturedPath:
         self._length = _FIRST_LENGTH
         self._target = fast_target(weights, max_length=self._length, aux_boundaries=aux_boundaries)
         self._draft = None if draft is None else fast_draft(draft, self._target)
+        self._sampled = SingleSampled(weights, draft, aux_boundaries, captures=settings.captures, clock=clock)
         self._said: set[str] = set()
         self._memory: tuple[tuple[Tensor, Tensor | None], PromptReader] | None = None
         self._engines: dict[int, FastEngine] = {}
@@ -71,13 +73,15 @@ class CapturedPath:
         """For a report."""
         return "captured round, run eagerly" if isinstance(self._ops, EagerOps) else "captured CUDA graph"
 
-    def takes(self, rule: Rule | None, num_draft_tokens: int) -> bool:
+    def takes(self, rule: Rule | None, num_draft_tokens: int, *, adapts: bool = False) -> bool:
         """See `FastPath.takes`."""
-        reason = None
-        if rule is not None and not isinstance(rule, GreedyRule):
-            reason = "captured rounds are greedy"
-        elif num_draft_tokens > MOST_DRAFTS:
+        reason, is_greedy = None, rule is None or isinstance(rule, GreedyRule)
+        if num_draft_tokens > MOST_DRAFTS:
             reason = f"captured rounds draft at most {MOST_DRAFTS}"
+        elif not is_greedy and not (isinstance(rule, SampledRule) and rule.drafts == "greedy"):
+            reason = "captured rounds do not draw drafts"
+        elif not is_greedy and adapts:
+            reason = "depth adapts in captured rounds of greedy texts only"
         if reason is not None and reason not in self._said:
             self._said.add(reason)
             self._talk.note(f"some requests take the readable rounds: {reason}")
@@ -90,9 +94,14 @@ class CapturedPath:
         *,
         num_draft_tokens: int,
         adaptive: AdaptiveDepth | None,
+        rule: Rule | None,
         on_tokens: OnTokens | None,
     ) -> Generation:
         """See `FastPath.generate`."""
+        if isinstance(rule, SampledRule):
+            return self._sampled.generate(
+                prompt_ids, limits, rule, num_draft_tokens=num_draft_tokens, on_tokens=on_tokens
+            )
         self._make_room(len(prompt_ids) + limits.max_new_tokens + _AHEAD)
         if adaptive is not None:
             return self.adaptive(adaptive.most).generate(prompt_ids, limits, adaptive, on_tokens=on_tokens)
