@@ -7,7 +7,7 @@ Greedy, bf16, the target's own stop ids; one engine load serves all. Prints `rea
 - `--single`: decode speed = (tokens - 1) / (time of the whole answer - time of a one-token answer to the same prompt):
   the prompt's own pass is left out, as in `engine_h200.py`.
 - `--data`: a new request goes in when one ends, so that B are always under way; rows are repeated up to twice the
-  batch, as in `batch_speculation.py`. Tokens per second = all new tokens over the whole time, prompts included.
+  batch, as in `eyas bench --batch`. Tokens per second = all new tokens over the whole time, prompts included.
 Engines may load side by side: with --lock, only one at a time is timed.
 """
 

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from eyas.data.prepare import prepare as prepare
     from eyas.data.prepare_config import PrepareConfig as PrepareConfig
     from eyas.decode.accept_length import Acceptance as Acceptance
+    from eyas.decode.sampling import Sampling as Sampling
+    from eyas.engine.batches.generator import Completion as Completion
+    from eyas.engine.batches.speculate import BatchPair as BatchPair
+    from eyas.engine.batches.speculate import SpeculationSettings as SpeculationSettings
+    from eyas.engine.batches.speculate import open_batch_pair as open_batch_pair
+    from eyas.engine.batches.speculate import speculate as speculate
     from eyas.engine.engine import Engine as Engine
     from eyas.engine.engine import Limits as Limits
     from eyas.engine.open_engine import open_engine as open_engine
@@ -58,7 +64,9 @@ if TYPE_CHECKING:
 # public name -> module that defines it
 _HOMES = {
     "Acceptance": "eyas.decode.accept_length",
+    "BatchPair": "eyas.engine.batches.speculate",
     "CheckOptions": "eyas.contract.check",
+    "Completion": "eyas.engine.batches.generator",
     "DraftShape": "eyas.train.draft_shape",
     "DraftSpec": "eyas.contract.draft_spec",
     "Eagle3Draft": "eyas.models.draft",
@@ -69,7 +77,9 @@ _HOMES = {
     "EyasError": "eyas.errors",
     "Limits": "eyas.engine.engine",
     "PrepareConfig": "eyas.data.prepare_config",
+    "Sampling": "eyas.decode.sampling",
     "Silent": "eyas.talk",
+    "SpeculationSettings": "eyas.engine.batches.speculate",
     "Talk": "eyas.talk",
     "Target": "eyas.models.target",
     "TrainConfig": "eyas.train.config",
@@ -83,6 +93,7 @@ _HOMES = {
     "infer_switches": "eyas.replay.infer",
     "load_draft": "eyas.models.load_draft",
     "make_probe": "eyas.replay.probe_pack",
+    "open_batch_pair": "eyas.engine.batches.speculate",
     "open_draft": "eyas.contract.open_draft",
     "open_engine": "eyas.engine.open_engine",
     "place": "eyas.models.placement",
@@ -99,6 +110,7 @@ _HOMES = {
     "replay": "eyas.replay.replay",
     "resolve_target": "eyas.models.target_folder",
     "save_draft": "eyas.models.save_draft",
+    "speculate": "eyas.engine.batches.speculate",
     "train": "eyas.train.train",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list, made from the one table

@@ -1,5 +1,6 @@
 """Options of `eyas bench`. No torch here: the command line is built from this."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,6 +10,7 @@ from eyas.decode.tree_shape import TreeShape
 from eyas.errors import EyasError
 
 _MAX_DEPTH = 32
+_MAX_BATCH = 4096
 
 
 class BenchConfigInvalid(EyasError):
@@ -31,6 +33,14 @@ class BenchConfig:
     tree: str = ""
     """Also compare trees with plain decoding, WIDTHxDEPTHxNODES: one such as 3x3x7, or several, 3x3x7,8x6x32. Nodes
     expanded per depth, depth, and nodes verified in one pass. All arms take the readable rounds then."""
+
+    batch: str = ""
+    """Measure batches instead of one stream: so many sequences at a time, one number or a list such as 1,8,32. Prompts
+    are repeated up to twice the batch, so that sequences join and leave. Targets of the fast path only."""
+
+    max_cache_mib: int | None = None
+    """With --batch: memory in MiB for the keys and values of target and draft; default: 60 % of what is free. Where the
+    largest batch does not fit, nothing is begun."""
 
     repeats: int = 3
     """How often the whole workload is answered by every arm; the spread is over these."""
@@ -66,11 +76,18 @@ class BenchConfig:
     def __post_init__(self) -> None:
         TreeShape.parse_all(self.tree)  # says for itself what is wrong
         quantised_peer = self.quantize != "none" and self.peer != "none"
+        only_chains = bool(self.depths) and not (self.is_adaptive or self.tree or self.peer != "none")
+        batch_words = f"numbers 1 - {_MAX_BATCH} such as 8 or 1,8,32"
+        batch_alone = "with fixed -k only: batches have no -k auto, --tree and --peer"
+        cache = self.max_cache_mib
         wrong = [
             f"{name} is {value}, wanted {wanted}"
             for name, value, wanted, is_right in (
                 ("-k", self.num_draft_tokens, "numbers 1 - 32 such as 3, 1,3,5 or 1..7, or auto", self._is_depth),
                 ("--auto-most", self.auto_most, "1 - 7", 1 <= self.auto_most <= 7),
+                ("--batch", self.batch, batch_words, not self.batch or bool(self.batches)),
+                ("--batch", self.batch, batch_alone, not self.batches or only_chains),
+                ("--max-cache-mib", cache, "at least 1, beside --batch", cache is None or (cache > 0 and self.batch)),
                 ("--repeats", self.repeats, "at least 1", self.repeats >= 1),
                 ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
                 ("--max-prompts", self.max_prompts, "at least 1", self.max_prompts is None or self.max_prompts >= 1),
@@ -103,12 +120,22 @@ class BenchConfig:
     @property
     def depths(self) -> tuple[int, ...]:
         """Every fixed K asked for, ascending; empty when the text means none."""
-        found: set[int] = set()
-        for part in (part for part in self._parts if part != "auto"):
-            first, dots, last = part.partition("..")
-            if not first.isdecimal() or (dots and not last.isdecimal()):
-                return ()
-            if max(len(first), len(last)) > 9 or int(last or first) > _MAX_DEPTH:
-                return ()  # before a range of any size is made
-            found |= set(range(int(first), int(last or first) + 1)) if dots else {int(first)}
-        return tuple(sorted(found)) if found and min(found) >= 1 and max(found) <= _MAX_DEPTH else ()
+        return _numbers([part for part in self._parts if part != "auto"], _MAX_DEPTH)
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Every number of sequences at a time, ascending; empty for one stream, or when the text means none."""
+        return _numbers([part.strip() for part in self.batch.split(",")], _MAX_BATCH)
+
+
+def _numbers(parts: Sequence[str], most: int) -> tuple[int, ...]:
+    """Numbers 1 - `most` and ranges of them, ascending; empty when one part is neither."""
+    found: set[int] = set()
+    for part in parts:
+        first, dots, last = part.partition("..")
+        if not first.isdecimal() or (dots and not last.isdecimal()):
+            return ()
+        if max(len(first), len(last)) > 9 or int(last or first) > most:
+            return ()  # before a range of any size is made
+        found |= set(range(int(first), int(last or first) + 1)) if dots else {int(first)}
+    return tuple(sorted(found)) if found and min(found) >= 1 else ()

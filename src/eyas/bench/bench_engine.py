@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from eyas import __version__
+from eyas.bench.batch_engine import bench_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.run_bench import BenchSettings, Subject, run_bench
 from eyas.bench.workload import TargetTokenizer, workload
@@ -28,7 +30,7 @@ from eyas.talk import Talk
 def bench_engine(
     target_folder: Path, draft_path: Path, data: Sequence[Path], config: BenchConfig, *, cache: Path, talk: Talk
 ) -> BenchRecord:
-    """Measure our engine with and without a draft.
+    """Measure our engine with and without a draft; one stream, or batches where the options say so.
 
     Args:
         target_folder: Hugging Face folder.
@@ -40,6 +42,7 @@ def bench_engine(
 
     Raises:
         TextsDiffer: see `run_bench`.
+        FastPathUnsupported, BatchMemoryTooSmall: see `bench_in_batches`.
         RowOutsideVocabulary: a row holds ids that the target does not have.
         What reading the draft, the target and the rows raises (docs/errors.md).
     """
@@ -51,6 +54,18 @@ def bench_engine(
     _require_own_ids(rows, target_folder)
     tokenizer = TargetTokenizer(target_folder)
     prompts = workload(rows, tokenizer.prompt_ids, config.max_prompts)
+    subject = Subject(
+        target={**read_target(target_folder).as_document(), "weights": fingerprint_weights(target_folder)},
+        draft=_about_draft(draft_path),
+        data={
+            "files": [path.name for path in data],
+            "fingerprint": fingerprint.of_json([list(p.prompt_ids) for p in prompts]),
+            "num_prompts": len(prompts),
+        },
+        settings=_about_settings(config, placement),
+    )
+    if config.batches:
+        return bench_in_batches(target_folder, draft_path, prompts, config, placement, subject, talk)
     num_threads = torch.get_num_threads()
     opened = open_engine(
         target_folder,
@@ -75,16 +90,7 @@ def bench_engine(
         device=str(placement.device),
         num_threads=num_threads,
     )
-    subject = Subject(
-        target={**read_target(target_folder).as_document(), "weights": fingerprint_weights(target_folder)},
-        draft=_about_draft(draft_path),
-        data={
-            "files": [path.name for path in data],
-            "fingerprint": fingerprint.of_json([list(p.prompt_ids) for p in prompts]),
-            "num_prompts": len(prompts),
-        },
-        settings=_about_settings(config, opened, placement),
-    )
+    subject = replace(subject, settings={**_about_engine(opened), **subject.settings})
     return run_bench(opened.engine, prompts, settings, subject, pieces=tokenizer.pieces, talk=talk)
 
 
@@ -115,20 +121,27 @@ def _about_draft(path: Path) -> dict[str, Any]:
     return {"path": str(path), "fingerprint": fingerprint.of_files(files)}
 
 
-def _about_settings(config: BenchConfig, opened: OpenedEngine, placement: Placement) -> dict[str, Any]:
+def _about_engine(opened: OpenedEngine) -> dict[str, Any]:
     return {
-        "engine": f"eyas {__version__}",
         "target_path": opened.target_path,
         "draft_path": opened.draft_path,
         "weight_bytes": opened.weight_bytes,
+        "threads": opened.num_threads,
+    }
+
+
+def _about_settings(config: BenchConfig, placement: Placement) -> dict[str, Any]:
+    batch = f"batches of {config.batch}" if config.batches else "batch 1"
+    turns = "arms take turns in each repeat" if config.batches else "arms take turns on each prompt"
+    return {
+        "engine": f"eyas {__version__}",
         "dtype": config.dtype,
         "quantize": config.quantize,
         "device": _device_name(placement.device),
-        "threads": opened.num_threads,
         "repeats": config.repeats,
         "max_new_tokens": config.max_new_tokens,
-        "decoding": "greedy, batch 1, chain" + (" and trees" if config.trees else ""),
-        "order": "arms take turns on each prompt",
+        "decoding": f"greedy, {batch}, chain" + (" and trees" if config.trees else ""),
+        "order": turns,
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "python": platform.python_version(),

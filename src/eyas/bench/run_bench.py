@@ -157,7 +157,7 @@ def run_bench(
         data=subject.data,
         settings=subject.settings,
         verdict=_verdict(speeds, comparisons, best.arm, divergences, num_compared, max_gap),
-        notes=_notes(repetition, speeds),
+        notes=[*repetition_notes(repetition), *_peer_notes(speeds)],
     )
 
 
@@ -253,13 +253,17 @@ def _peer_share(speeds: Sequence[ArmFigures]) -> float | None:
     return by_arm["plain"].tokens_per_s.median / by_arm["transformers"].tokens_per_s.median
 
 
-def _notes(repetition: Mapping[str, float], speeds: Sequence[ArmFigures]) -> list[str]:
-    notes = [
+def repetition_notes(repetition: Mapping[str, float]) -> list[str]:
+    """Sets whose texts repeat themselves."""
+    return [
         f"{share:.0%} of the tokens of set {name} repeat a 4-gram of the same text: repetitive text flatters a draft"
         for name, share in repetition.items()
         if share > _HIGH_REPETITION and name != ALL
     ]
+
+
+def _peer_notes(speeds: Sequence[ArmFigures]) -> list[str]:
     peer = _peer_share(speeds)
-    if peer is not None and peer < 1:
-        notes.append(f"the plain arm is slower than transformers' generate ({peer:.2f} times): the baseline is weak")
-    return notes
+    if peer is None or peer >= 1:
+        return []
+    return [f"the plain arm is slower than transformers' generate ({peer:.2f} times): the baseline is weak"]

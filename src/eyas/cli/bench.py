@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from eyas import shipped
+from eyas.bench.batch_figures import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.compare import impossible
 from eyas.cli.output import JsonFlag, emit
@@ -28,7 +29,7 @@ def bench(
     out: Path | None = None,
     json: JsonFlag = False,
 ) -> int:
-    """Plain against speculative decoding on the same prompts: greedy, one stream, every answer compared.
+    """Plain against speculative decoding on the same prompts: greedy, one stream or batches, every answer compared.
 
     Arms take turns on each prompt. A speedup stands beside its interval, the accept length, and the ceiling that the
     measured times of a round's parts allow. A text that speculation changes is an error, and so is a speedup beyond
@@ -59,14 +60,16 @@ def bench(
     document = record.as_document()
     if out is not None:
         write_text(out, json_module.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    if (refusal := impossible(record.comparisons)) is not None:
+    if (refusal := impossible(record.comparisons) or impossible_in_batches(record.batches)) is not None:
         talk.line(render(document))
         raise refusal
     return emit(document, render(document), json=json)
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The record as two tables and the verdict."""
+    """The record as two tables and the verdict; of batches as one table and the verdict."""
+    if document["batches"]:
+        return "\n".join([*_batches(document["batches"]), "", *_ending(document)])
     sets = list(dict.fromkeys(f["set"] for f in document["figures"]))
     width = max(len("transformers"), *map(len, sets))
     lines = [f"{'set':<{width}}  {'arm':<12}  tok/s (min - max)          with prefill", *_speeds(document, width), ""]
@@ -82,9 +85,23 @@ def render(document: Mapping[str, Any]) -> str:
             f" {parts['verify_ms']:.1f} ms, draft step {parts['draft_step_ms']:.2f} ms"
         )
     lines += [f"depths of k=auto, {c['set']}: {_depths(c)}" for c in document["comparisons"] if c["arm"] == "k=auto"]
-    lines.append(document["verdict"])
-    lines += [f"note: {note}" for note in document["notes"]]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_ending(document)])
+
+
+def _ending(document: Mapping[str, Any]) -> list[str]:
+    return [document["verdict"], *(f"note: {note}" for note in document["notes"])]
+
+
+def _batches(batches: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = [f"{'batch':>5}  {'arm':<6}  {'tok/s (min - max)':<27}  speedup (min - max)   accept length  equal texts"]
+    for figures in batches:
+        for arm in figures["arms"]:
+            speed = arm["tokens_per_s"]
+            speeds = f"{speed['median']:.1f} ({speed['minimum']:.1f} - {speed['maximum']:.1f})"
+            speedup = f"{arm['speedup']:.2f} ({arm['speedup_low']:.2f} - {arm['speedup_high']:.2f})"
+            line = f"{figures['batch']:>5}  {arm['arm']:<6}  {speeds:<27}  {speedup:<20}  {arm['accept_length']:>13.3f}"
+            lines.append(f"{line}  {arm['equal_texts']:>4} of {figures['num_requests']}")
+    return lines
 
 
 def _speeds(document: Mapping[str, Any], width: int) -> list[str]:

@@ -1,7 +1,8 @@
 """What `eyas bench` measured, as the JSON object that it prints and writes (`eyas.bench/1`).
 
 Speeds are tokens per second of one stream. `decode` leaves out the prompt and the first token; `with prefill` counts
-both. A speed's spread is over repeats; a speedup's interval is a bootstrap over prompts.
+both. A speed's spread is over repeats; a speedup's interval is a bootstrap over prompts. A run with `--batch` has only
+`batches`: aggregate tokens per second of many sequences at a time, over the whole time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -107,12 +108,68 @@ class Divergence:
         id: of the prompt; num_draft_tokens: of the arm.
         at: index of the first different token.
         logit_gap: of the target's best logit there and that of the worse of the two tokens.
+        batch: sequences at a time.
     """
 
     id: str
     num_draft_tokens: int
     at: int
     logit_gap: float
+    batch: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchArm:
+    """One arm at one number of sequences at a time.
+
+    Attributes:
+        arm: `plain`, `k=3` …
+        num_draft_tokens: K; 0 for plain.
+        tokens_per_s: new tokens of all requests over the whole time, prompts included; the spread is over repeats.
+        num_tokens: new tokens per repeat.
+        steps: passes of the target over new tokens per repeat, all sequences together: plain steps, or rounds.
+        rounds: verify passes, each sequence's own.
+        accept_length: tokens per verify pass, bonus included, pooled; 1 for plain.
+        per_position: entry k = share of rounds in which drafts 1 … k + 1 were all accepted.
+        speedup: its tokens/s over plain's in the same repeat, median over repeats.
+        speedup_low, speedup_high: extremes over repeats.
+        speedup_limit: what no speedup can exceed: the accept length; or plain steps / steps where that is more, since
+            one long text may keep a batch going by itself.
+        equal_texts: requests whose text is the plain one, token for token, in all repeats.
+        verdict: in words.
+    """
+
+    arm: str
+    num_draft_tokens: int
+    tokens_per_s: Spread
+    num_tokens: int
+    steps: int
+    rounds: int
+    accept_length: float
+    per_position: tuple[float, ...]
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    speedup_limit: float
+    equal_texts: int
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchFigures:
+    """Plain and speculative decoding with so many sequences at a time.
+
+    Attributes:
+        batch: sequences at a time.
+        num_requests: prompts, repeated up to twice the batch, so that sequences join and leave.
+        cache_bytes: planned for the caches of target and draft, which all arms share.
+        arms: plain first.
+    """
+
+    batch: int
+    num_requests: int
+    cache_bytes: int
+    arms: tuple[BatchArm, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +204,8 @@ class BenchRecord:
         settings: device, threads, versions, repeats, limits, how arms were interleaved.
         verdict: the whole run in words.
         notes: what was defaulted, skipped or is unusual.
+        batches: one per number of sequences at a time, in a run with `--batch`; there are no figures, comparisons and
+            passages then, and best_num_draft_tokens is 0.
     """
 
     figures: Sequence[ArmFigures]
@@ -164,6 +223,7 @@ class BenchRecord:
     verdict: str
     best_arm: str = ""
     notes: Sequence[str] = ()
+    batches: Sequence[BatchFigures] = ()
 
     def as_document(self) -> dict[str, Any]:
         """The run as a JSON object; field names as here."""

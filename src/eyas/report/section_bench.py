@@ -22,6 +22,8 @@ def bench_sections(runs: RunDocuments) -> list[Section]:
 
 
 def _section(number: int, path: str, content: Mapping[str, Any]) -> Section:
+    if content.get("batches"):
+        return _batches(number, path, content)
     comparisons = content["comparisons"]
     speeds = [
         svg.Range(
@@ -61,6 +63,53 @@ def _section(number: int, path: str, content: Mapping[str, Any]) -> Section:
     ]
     lead = "Plain and speculative decoding: the same code path, the same prompts, interleaved in one run."
     return Section(id=f"bench{number}", title=f"Speed: {path}", lead=lead, blocks=blocks)
+
+
+def _batches(number: int, path: str, content: Mapping[str, Any]) -> Section:
+    arms = [(figures, arm) for figures in content["batches"] for arm in figures["arms"]]
+    speedups = [
+        svg.Range(
+            label=f"{_draft(a)}, {f['batch']} at a time",
+            low=a["speedup_low"],
+            median=a["speedup"],
+            high=a["speedup_high"],
+            ceiling=a["speedup_limit"],
+            series=2,
+        )
+        for f, a in arms
+        if a["num_draft_tokens"]
+    ]
+    blocks: list[Block] = [
+        Chart(
+            svg=svg.range_chart(speedups, title="Speedup in batches", x_label="times plain decoding"),
+            caption="Speedup with its range over repeats; the upright mark is what no speedup can exceed",
+        ),
+        Table(
+            head=_BATCH_HEAD,
+            rows=[_batch_row(f, a) for f, a in arms],
+            caption="New tokens of all sequences over the whole time, prompts included",
+        ),
+        Paragraph(text=_identity(content)),
+        *[Paragraph(text=f"Note: {note}") for note in content["notes"]],
+    ]
+    lead = "Plain and speculative decoding of many sequences at a time: the same prompts, in turns in one run."
+    return Section(id=f"bench{number}", title=f"Speed in batches: {path}", lead=lead, blocks=blocks)
+
+
+_BATCH_HEAD = ["at a time", "draft", "tokens/s", "range", "speedup", "accept length", "equal texts"]
+
+
+def _batch_row(figures: Mapping[str, Any], arm: Mapping[str, Any]) -> list[str | int | float]:
+    speed = arm["tokens_per_s"]
+    return [
+        figures["batch"],
+        _draft(arm) if arm["num_draft_tokens"] else "plain",
+        f"{speed['median']:.1f}",
+        f"{speed['minimum']:.1f} … {speed['maximum']:.1f}",
+        f"{arm['speedup']:.2f}",
+        f"{arm['accept_length']:.2f}",
+        f"{arm['equal_texts']} of {figures['num_requests']}",
+    ]
 
 
 _HEAD = ["text", "draft", "speedup", "95 % interval", "ceiling", "accept length", "rounds", "verify / draft step, ms"]
@@ -122,6 +171,11 @@ def _origin(origin: int) -> str:
 
 
 def _tone(content: Mapping[str, Any]) -> str:
+    drafting = [a for f in content.get("batches", ()) for a in f["arms"] if a["num_draft_tokens"]]
+    if drafting and all(a["speedup_low"] > 1.0 for a in drafting):
+        return "good"
+    if drafting:
+        return "bad" if all(a["speedup_high"] < 1.0 for a in drafting) else "plain"
     best = content["best_num_draft_tokens"]
     chosen = [c for c in content["comparisons"] if c["num_draft_tokens"] == best and c["set"] == "all"]
     chosen = [c for c in chosen if c.get("arm", "") == content.get("best_arm", "")]

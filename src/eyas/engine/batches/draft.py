@@ -28,6 +28,24 @@ def why_not_batched(spec: DraftSpec) -> str | None:
     return why_not_fused(spec)
 
 
+def require_batched(spec: DraftSpec) -> None:
+    """Raise `FastPathUnsupported` where `why_not_batched` has a reason."""
+    reason = why_not_batched(spec)
+    if reason is not None:
+        raise FastPathUnsupported(
+            "this draft cannot speculate in batches",
+            "draft",
+            reason,
+            "decode one stream at a time (eyas bench without --batch), or serve it with SGLang or vLLM",
+        )
+
+
+def draft_bytes_per_position(draft: Eagle3Draft) -> int:
+    """Cache bytes of one position of one sequence."""
+    spec = draft.spec
+    return 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * draft.dtype.itemsize
+
+
 class BatchDraft:
     """Fused weights with a slotted cache.
 
@@ -44,14 +62,7 @@ class BatchDraft:
     """
 
     def __init__(self, draft: Eagle3Draft, num_slots: int, capacity: int, ops: BatchOps | None = None) -> None:
-        reason = why_not_batched(draft.spec)
-        if reason is not None:
-            raise FastPathUnsupported(
-                "this draft cannot speculate in batches",
-                "draft",
-                reason,
-                "decode one stream at a time, or serve it with SGLang or vLLM",
-            )
+        require_batched(draft.spec)
         self._draft, self.spec, self.ops = draft, draft.spec, ops or EagerBatchOps()
         self.vocab_index = vocab_index(draft)
         self._shapes, self._blocks = fused_blocks(draft)

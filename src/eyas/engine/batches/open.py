@@ -10,17 +10,14 @@ import psutil
 import torch
 
 from eyas.engine.batches.any_target import TransformersBatch, cache_size
-from eyas.engine.batches.draft import BatchDraft
 from eyas.engine.batches.file import complete_to_file
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
 from eyas.engine.batches.model import BatchLlama, bytes_per_position, rounded_capacity
 from eyas.engine.batches.ops import BatchOps
 from eyas.engine.batches.plan import BatchPlan, default_budget, plan_batch
-from eyas.engine.batches.round import BatchSpeculation
 from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
 from eyas.engine.captured.open import why_not_captured
 from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, sliding_window, why_not_fast
-from eyas.models.draft import Eagle3Draft
 from eyas.models.placement import Placement
 from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.models.target import Target
@@ -51,7 +48,7 @@ class BatchSettings:
 
     def budget_on(self, device: torch.device) -> int:
         """Bytes for the cache on this device, by what is free now."""
-        return default_budget(_free_bytes(device)) if self.budget_bytes is None else self.budget_bytes
+        return cache_budget(device) if self.budget_bytes is None else self.budget_bytes
 
 
 def complete_prompts(
@@ -102,7 +99,11 @@ def complete_prompts(
 
 
 def _why_not_window(config: Mapping[str, Any], requests: Sequence[Request]) -> str | None:
-    window, longest = sliding_window(config), rounded_capacity(_longest(requests))
+    return why_not_window(sliding_window(config), rounded_capacity(_longest(requests)))
+
+
+def why_not_window(window: int | None, longest: int) -> str | None:
+    """Why texts of so many positions cannot be batched, in words; None where they can."""
     if window is None or window >= longest:
         return None
     return f"texts of up to {longest} positions outgrow its window of {window}"
@@ -164,52 +165,29 @@ def runner_for(weights: LlamaWeights, plan: BatchPlan, *, captures: bool | None 
         plan: of the cache.
         captures: steps as CUDA graphs of Triton kernels; None = where that is possible.
     """
-    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures)
-    return BatchRunner(BatchLlama(weights, plan.num_slots, plan.capacity, ops), pace)
-
-
-def speculative_runner(
-    weights: LlamaWeights,
-    draft: Eagle3Draft,
-    plan: BatchPlan,
-    *,
-    aux_boundaries: Sequence[int],
-    num_draft_tokens: int,
-    captures: bool | None = None,
-) -> BatchRunner:
-    """As `runner_for`, with a draft: chains of K tokens, each sequence with its own acceptances.
-
-    Args:
-        weights: of the target.
-        draft: in the target's dtype, on its device; beside the plan's cache it needs one of its own.
-        plan: of the target's cache.
-        aux_boundaries: that the draft reads, in `fc` order.
-        num_draft_tokens: K, at least 1.
-        captures: rounds as CUDA graphs of Triton kernels; None = where that is possible.
-
-    Raises:
-        FastPathUnsupported: the draft cannot speculate in batches.
-    """
-    ops, pace = _ops_and_pace(weights.head.device, plan.num_slots, captures, steps=2)
-    model = BatchLlama(weights, plan.num_slots, plan.capacity, ops)
-    batch_draft = BatchDraft(draft, plan.num_slots, plan.capacity, ops)
-    return BatchRunner(model, pace, BatchSpeculation(batch_draft, aux_boundaries, num_draft_tokens, model))
-
-
-def _ops_and_pace(
-    device: torch.device, num_slots: int, captures: bool | None, *, steps: int = 4
-) -> tuple[BatchOps | None, Pace]:
+    device = weights.head.device
     if captures is None:
         captures = why_not_captured(device) is None
+    model = BatchLlama(weights, plan.num_slots, plan.capacity, batch_ops(device, captures))
+    return BatchRunner(model, batch_pace(plan.num_slots, captures))
+
+
+def batch_ops(device: torch.device, captures: bool) -> BatchOps | None:
+    """Triton kernels where passes are captured, else None: PyTorch's operators."""
     if not captures:
-        return None, Pace()
+        return None
     from eyas.engine.batches.triton_ops import TritonBatchOps
 
-    num_multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-    return TritonBatchOps(num_multiprocessors), captured_pace(num_slots, steps, _PIECE_SIZES)
+    return TritonBatchOps(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def _free_bytes(device: torch.device) -> int:
+def batch_pace(num_slots: int, captures: bool, *, speculates: bool = False) -> Pace:
+    """As far ahead of the host as pays: a round of speculation is as good as several steps."""
+    return captured_pace(num_slots, 2 if speculates else 4, _PIECE_SIZES) if captures else Pace()
+
+
+def cache_budget(device: torch.device) -> int:
+    """Bytes that a cache may take there, by what is free now."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return int(psutil.virtual_memory().available)
+        return default_budget(int(torch.cuda.mem_get_info(device)[0]))
+    return default_budget(int(psutil.virtual_memory().available))

@@ -6,7 +6,7 @@ from eyas.errors import EnvironmentMissing
 
 
 class BatchMemoryTooSmall(EnvironmentMissing):
-    """Not even one sequence fits the memory budget."""
+    """The sequences that there must be do not fit the memory budget."""
 
     code = "batch-memory-too-small"
 
@@ -26,6 +26,27 @@ class BatchPlan:
     num_bytes: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotSize:
+    """What one sequence takes.
+
+    Attributes:
+        capacity: positions.
+        position_bytes: of one position, in all caches together.
+        row_bytes: besides, whatever its length.
+        num_spare: slots that are allocated beyond those that are used.
+    """
+
+    capacity: int
+    position_bytes: int
+    row_bytes: int = 0
+    num_spare: int = 0
+
+    def of(self, num_slots: int) -> int:
+        """Bytes of so many."""
+        return (num_slots + self.num_spare) * (self.capacity * self.position_bytes + self.row_bytes)
+
+
 def plan_batch(longest: int, num_requests: int, max_batch: int, position_bytes: int, budget_bytes: int) -> BatchPlan:
     """Fit as many sequences as the budget and `max_batch` allow.
 
@@ -39,16 +60,34 @@ def plan_batch(longest: int, num_requests: int, max_batch: int, position_bytes: 
     Raises:
         BatchMemoryTooSmall: the longest request does not fit.
     """
-    slot_bytes = longest * position_bytes
-    num_slots = min(max_batch, num_requests, budget_bytes // slot_bytes)
-    if num_slots < 1:
+    size = SlotSize(capacity=longest, position_bytes=position_bytes)
+    return plan_slots(size, budget_bytes, least=1, most=min(max_batch, num_requests))
+
+
+def plan_slots(size: SlotSize, budget_bytes: int, *, least: int, most: int) -> BatchPlan:
+    """Fit as many sequences as the budget allows.
+
+    Args:
+        size: of one.
+        budget_bytes: for all of it.
+        least, most: how many there must and may be.
+
+    Raises:
+        BatchMemoryTooSmall: `least` do not fit.
+    """
+    one = size.of(1) - size.of(0)
+    num_slots = min(most, budget_bytes // one - size.num_spare)
+    if num_slots < least:
+        who = f"{least} sequences of {size.capacity} tokens need"
+        who = who if least > 1 else f"a sequence of {size.capacity} tokens needs"
         raise BatchMemoryTooSmall(
-            f"a sequence of {longest} tokens needs {slot_bytes / 2**20:.0f} MiB of cache",
+            f"{who} {size.of(least) / 2**20:.0f} MiB of cache",
             f"memory budget {budget_bytes / 2**20:.0f} MiB",
-            "the longest prompt with its longest answer does not fit, so that the run would fail when it comes up",
-            "raise the budget (eyas prepare: --max-cache-mib), lower the longest answer, or drop the longest prompts",
+            "the longest prompt with its longest answer does not fit so often, and the run would fail when it comes up",
+            "raise the budget (--max-cache-mib of the command), take fewer sequences at a time (--max-batch, --batch),"
+            " lower the longest answer, or drop the longest prompts",
         )
-    return BatchPlan(num_slots=num_slots, capacity=longest, num_bytes=num_slots * slot_bytes)
+    return BatchPlan(num_slots=num_slots, capacity=size.capacity, num_bytes=size.of(num_slots))
 
 
 def default_budget(free_bytes: int) -> int:

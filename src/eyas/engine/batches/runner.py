@@ -94,6 +94,7 @@ class BatchRunner:
         )
         self._graphs = Graphs() if self.pace.captures else None
         self._ready: dict[tuple[int, bool], Callable[[], None]] = {}
+        self.num_steps = 0  # launched so far: passes of the target over new tokens
         self._prefill: PiecewisePrefill | None = None
         if self.pace.piece_sizes is not None:
             self._prefill = PiecewisePrefill(model, self.state, speculation, self.pace.piece_sizes, self._graphs)
@@ -132,6 +133,7 @@ class BatchRunner:
         step = self._step_of(num)
         for _ in range(steps):
             step()
+        self.num_steps += steps
         part = state.records[: steps + 1]  # whole rows: a copy of one piece does not stop the host
         if state.device.type != "cuda":
             return Block(part.clone(), None)

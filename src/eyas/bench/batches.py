@@ -1,0 +1,202 @@
+"""Many sequences at a time: plain against speculative decoding, by aggregate tokens per second. Torch when used.
+
+A speed counts new tokens of all requests over the whole time, prompts included. Arms take turns in each repeat, and
+another one begins each time; a whole turn of each beforehand warms up and is not counted.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import TYPE_CHECKING
+
+from eyas.bench.arm import Answer, BenchPrompt, Oracle
+from eyas.bench.batch_figures import PLAIN, Turn, arm_figures, name_of
+from eyas.bench.identity import judge
+from eyas.records.bench_record import BatchFigures, Divergence
+from eyas.talk import Silent, Talk
+
+if TYPE_CHECKING:
+    from eyas.engine.batches.generator import Completion, Request
+    from eyas.engine.batches.plan import BatchPlan
+    from eyas.engine.batches.runner import BatchRunner
+    from eyas.engine.batches.speculate import BatchPair
+
+_MAX_PREFILL_TOKENS = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchBenchSettings:
+    """How to measure.
+
+    Attributes:
+        batches: sequences at a time, each at least 1.
+        depths: every K to compare with plain decoding.
+        num_repeats: of all requests, at least 1.
+        max_new_tokens: per answer.
+        stop_ids: end an answer.
+        budget_bytes: for the caches; None = 60 % of what is free.
+        captures: steps and rounds as CUDA graphs.
+    """
+
+    batches: tuple[int, ...]
+    depths: tuple[int, ...]
+    num_repeats: int
+    max_new_tokens: int
+    stop_ids: frozenset[int]
+    budget_bytes: int | None
+    captures: bool
+
+
+@dataclass(slots=True)
+class BatchJudge:
+    """Holds every text of a run against the plain one; what is known of a pair of texts is not asked again.
+
+    Attributes:
+        oracle: the target, alone.
+        max_gap: two logits closer than this are a tie.
+        num_compared: pairs of texts; divergences: those that part at a near-tie.
+    """
+
+    oracle: Oracle
+    max_gap: float
+    num_compared: int = 0
+    divergences: list[Divergence] = field(default_factory=list)
+    _known: dict[tuple[tuple[int, ...], ...], Divergence | None] = field(default_factory=dict)
+
+    def is_same(self, prompt: BenchPrompt, plain: "Completion", other: "Completion", depth: int, batch: int) -> bool:
+        """Whether the texts are the same; raises `TextsDiffer` where no near-tie excuses a difference."""
+        self.num_compared += 1
+        key = (prompt.prompt_ids, plain.ids, other.ids)
+        if key not in self._known:
+            self._known[key] = judge(prompt, _answer(plain), _answer(other), depth, self.oracle, self.max_gap)
+        found = self._known[key]
+        if found is not None:
+            place = Divergence(
+                id=prompt.id, num_draft_tokens=depth, at=found.at, logit_gap=found.logit_gap, batch=batch
+            )
+            self.divergences.append(place)
+        return found is None
+
+
+def run_batches(
+    pair: "BatchPair",
+    prompts: Sequence[BenchPrompt],
+    settings: BatchBenchSettings,
+    judge_of: BatchJudge,
+    *,
+    talk: Talk,
+    clock: Callable[[], float] = time.perf_counter,
+) -> tuple[list[BatchFigures], list["Completion"]]:
+    """Measure every number of sequences at a time; all of them are planned before the first one runs.
+
+    Args:
+        pair: target and draft.
+        prompts: at least one.
+        settings: how to measure.
+        judge_of: counts texts that are the same.
+        talk: the plan, and figures as they come.
+        clock: seconds.
+
+    Returns:
+        Figures, and the plain texts of the first batch: one per prompt.
+
+    Raises:
+        BatchMemoryTooSmall: one of the batches does not fit.
+        FastPathUnsupported: texts outgrow the target's attention window.
+        TextsDiffer: speculation changed a text.
+    """
+    from eyas.engine.batches.speculate import plan_pair
+
+    depths = (PLAIN, *settings.depths)
+    planned = []
+    for batch in settings.batches:
+        asked = list(islice(cycle(prompts), max(len(prompts), 2 * batch)))
+        requests = requests_for(asked, settings)
+        plan = plan_pair(pair, requests, depths, least=batch, most=batch, budget_bytes=settings.budget_bytes)
+        talk.line(f"batch {batch}: {len(asked)} requests, {plan.num_bytes / 2**20:.1f} MiB of cache")
+        planned.append((asked, requests, plan))
+    found: list[BatchFigures] = []
+    first: list[Completion] = []
+    for asked, requests, plan in planned:
+        turns = take_turns(pair, requests, plan, settings, talk, clock)
+        found.append(_figures(plan, asked, turns, judge_of))
+        first = first or list(turns[PLAIN][0].texts[: len(prompts)])
+        for arm in found[-1].arms:
+            talk.line(f"batch {plan.num_slots}, {arm.arm}: {arm.tokens_per_s.median:.1f} tok/s, {arm.verdict}")
+    return found, first
+
+
+def requests_for(asked: Sequence[BenchPrompt], settings: BatchBenchSettings) -> list["Request"]:
+    """Greedy, named by their places: a prompt may be asked several times."""
+    from eyas.engine.batches.generator import Request
+
+    return [
+        Request(
+            id=str(place),
+            prompt_ids=prompt.prompt_ids,
+            max_new_tokens=settings.max_new_tokens,
+            stop_ids=settings.stop_ids,
+        )
+        for place, prompt in enumerate(asked)
+    ]
+
+
+def take_turns(
+    pair: "BatchPair",
+    requests: Sequence["Request"],
+    plan: "BatchPlan",
+    settings: BatchBenchSettings,
+    talk: Talk,
+    clock: Callable[[], float],
+) -> dict[int, list[Turn]]:
+    """Per K, its counted turns."""
+    from eyas.engine.batches.speculate import runners_for
+
+    depths = (PLAIN, *settings.depths)
+    runners = runners_for(pair, plan, depths, captures=settings.captures)
+    turns: dict[int, list[Turn]] = {depth: [] for depth in depths}
+    num_turns = float((settings.num_repeats + 1) * len(depths))
+    with talk.progress(f"batch {plan.num_slots}", num_turns, "turns") as progress:
+        for repeat in range(settings.num_repeats + 1):
+            begin = repeat % len(depths)
+            for depth in (*depths[begin:], *depths[:begin]):
+                turn = _turn(runners[depth], requests, clock)
+                progress.advance()
+                progress.say(f"{name_of(depth)}: {turn.speed:.1f} tok/s{'' if repeat else ' (warm-up)'}")
+                if repeat:
+                    turns[depth].append(turn)
+    return turns
+
+
+def _turn(runner: "BatchRunner", requests: Sequence["Request"], clock: Callable[[], float]) -> Turn:
+    from eyas.engine.batches.generator import BatchGenerator
+
+    before, started = runner.num_steps, clock()
+    found = {
+        c.id: c
+        for c in BatchGenerator(runner, lambda ids: "", max_prefill_tokens=_MAX_PREFILL_TOKENS).run(requests, Silent())
+    }
+    seconds = clock() - started
+    return Turn(seconds=seconds, steps=runner.num_steps - before, texts=tuple(found[r.id] for r in requests))
+
+
+def _figures(
+    plan: "BatchPlan", asked: Sequence[BenchPrompt], turns: dict[int, list[Turn]], judge_of: BatchJudge
+) -> BatchFigures:
+    plain = turns[PLAIN]
+    arms = []
+    for depth, own in turns.items():
+        same = [True] * len(asked)
+        for turn in own:
+            if turn is plain[0]:
+                continue
+            for place, prompt in enumerate(asked):
+                texts = plain[0].texts[place], turn.texts[place]
+                same[place] &= judge_of.is_same(prompt, *texts, depth, plan.num_slots)
+        arms.append(arm_figures(depth, own, plain, sum(same)))
+    return BatchFigures(batch=plan.num_slots, num_requests=len(asked), cache_bytes=plan.num_bytes, arms=tuple(arms))
+
+
+def _answer(text: "Completion") -> Answer:
+    return Answer(ids=text.ids, prefill_s=0.0, decode_s=0.0)
