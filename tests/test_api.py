@@ -22,7 +22,7 @@ def test_type_checkers_see_the_names_that_users_get():
 
 
 def test_an_unknown_name_is_told_with_those_there_are():
-    with pytest.raises(AttributeError, match="has no trian; it has Acceptance, CheckOptions"):
+    with pytest.raises(AttributeError, match="has no trian; it has Acceptance, BatchPair, CheckOptions"):
         api.trian  # noqa: B018 - the access is the test
 
 

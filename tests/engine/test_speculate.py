@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from eyas.decode.sampling import Sampling
 from eyas.engine.batches.draft import draft_bytes_per_position
-from eyas.engine.batches.generator import Request
+from eyas.engine.batches.generator import BatchGenerator, Request
 from eyas.engine.batches.model import bytes_per_position
 from eyas.engine.batches.plan import BatchMemoryTooSmall, SlotSize, plan_slots
 from eyas.engine.batches.speculate import (
@@ -33,6 +34,7 @@ from tiny_target import tiny_target
 
 VOCAB, BOUNDARIES = 9, (1, 2, 4)
 SETTINGS = SpeculationSettings(max_new_tokens=14, max_batch=3, stop_ids=frozenset({7}))
+WHOLE = replace(SETTINGS, max_new_tokens=50, stop_ids=frozenset())
 PROMPTS = [(1, 2, 3), (4,), (5, 6, 8, 1, 2), (3, 3), (8, 0, 4, 4), (2, 6)]
 
 
@@ -92,7 +94,7 @@ def test_no_prompts_have_no_answers():
 
 
 def requests(num: int) -> list[Request]:
-    return [Request(id=str(i), prompt_ids=(1, 2), max_new_tokens=50) for i in range(num)]
+    return [Request(id=str(i), prompt_ids=(1, i % 7), max_new_tokens=50) for i in range(num)]
 
 
 @pytest.mark.parametrize("name", ["eagle-3", "two layers"])
@@ -181,3 +183,19 @@ def test_all_settings_that_are_wrong_are_named_at_once():
         SpeculationSettings(num_draft_tokens=33, max_batch=0, max_new_tokens=0)
     for name in ("num_draft_tokens is 33", "max_batch is 0", "max_new_tokens is 0"):
         assert name in str(caught.value)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_captured_arms_share_their_caches_in_turns():
+    pair, depths, asked = pair_of(), (0, 1, 3), requests(6)
+    model = tiny_target("llama", vocab_size=VOCAB).to("cuda")
+    weights = fuse_llama(model.config.to_dict(), model.state_dict().get)
+    on_gpu = replace(pair, weights=weights, draft=pair_of().draft.to("cuda"))
+    runners = runners_for(on_gpu, plan_pair(on_gpu, asked, depths, most=4), depths, captures=True)
+    expected = [c.ids for c in speculate(pair, [r.prompt_ids for r in asked], WHOLE, Silent())]
+
+    for _ in range(2):
+        for runner in runners.values():
+            found = {c.id: c.ids for c in BatchGenerator(runner, lambda ids: "").run(asked, Silent())}
+            assert [found[r.id] for r in asked] == expected
