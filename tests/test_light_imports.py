@@ -10,6 +10,7 @@ LIGHT = [
     "eyas",
     "eyas.cli.app",
     "eyas.cli.bench",
+    "eyas.cli.chat",
     "eyas.cli.check",
     "eyas.cli.convert",
     "eyas.cli.demo",

@@ -8,8 +8,8 @@ from eyas.cli.app import build_app
 @pytest.mark.parametrize(
     ("option", "commands", "default"),
     [
-        ("--device", ["prepare", "train", "eval", "infer", "bench"], "auto"),
-        ("--threads", ["prepare", "train", "eval", "infer", "bench"], None),
+        ("--device", ["prepare", "train", "eval", "infer", "bench", "chat"], "auto"),
+        ("--threads", ["prepare", "train", "eval", "infer", "bench", "chat"], None),
     ],
 )
 def test_commands_that_compute_take_the_same_options_with_the_same_defaults(option, commands, default):

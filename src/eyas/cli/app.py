@@ -27,6 +27,7 @@ COMMANDS = {
     "check": ("eyas.cli.check:check", "What an engine will do with a draft: every tensor, every key."),
     "convert": ("eyas.cli.convert:convert", "Translate a draft between formats, nothing dropped in silence."),
     "bench": ("eyas.cli.bench:bench", "Plain against speculative decoding, measured beside the ceiling."),
+    "chat": ("eyas.cli.chat:chat", "Talk to a target through our own engine, with or without a draft."),
     "report": ("eyas.cli.report:report", "One self-contained HTML page of a run."),
     "header": ("eyas.cli.header:header", "A checkpoint's names, shapes and config, without weights."),
     "engines": ("eyas.cli.engines:engines", "The load rules known, by engine and version."),

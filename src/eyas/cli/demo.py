@@ -17,7 +17,7 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.errors import EyasError
 from eyas.records.atomic import write_text
 
-TARGET = "smollm2-135m"
+TARGET = shipped.TARGET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,9 +63,21 @@ def print_json(document: dict[str, Any]) -> None:
     _print(json_module.dumps(_finite(document), ensure_ascii=False, allow_nan=False), to_stderr=False)
 
 
-def _print(text: str, *, to_stderr: bool) -> None:
+def print_part(text: str, *, to_stderr: bool = False, style: str = "") -> None:
+    """Print part of a line, so that it is seen at once.
+
+    Args:
+        style: numbers of the terminal codes (SGR) that the text is shown in, such as "4" for underlined; "" for none.
+    """
+    _print(text, to_stderr=to_stderr, end="", style=style)
+
+
+def _print(text: str, *, to_stderr: bool, end: str = "\n", style: str = "") -> None:
+    shown = printable(text)
+    if style:  # around each line's part: a terminal may draw what is open at a newline to the edge
+        shown = re.sub(r"[^\n]+", lambda part: f"\x1b[{style}m{part[0]}\x1b[0m", shown)
     try:
-        print(printable(text), file=sys.stderr if to_stderr else sys.stdout, flush=True)
+        print(shown, file=sys.stderr if to_stderr else sys.stdout, end=end, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:

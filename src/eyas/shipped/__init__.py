@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+TARGET = "smollm2-135m"
 _HERE = Path(__file__).parent
 
 

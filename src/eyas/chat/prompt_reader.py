@@ -1,0 +1,102 @@
+"""From what a person says to the ids that the target reads, and back: chat template, or the text as it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.contract.target_spec import read_target
+from eyas.data.chat_template import ChatTemplate, TemplateFailed, Tokenizer
+from eyas.data.conversation import Conversation
+from eyas.data.target_text import TemplateMissing, load_target_text, load_tokenizer
+from eyas.data.text_codec import encode_many
+from eyas.errors import EyasError
+from eyas.models.stop_ids import stop_ids_of
+
+Message = Mapping[str, str]
+
+
+class PromptTooLong(EyasError):
+    """The conversation fills the target's context: there is no room for an answer."""
+
+    code = "prompt-too-long"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptReader:
+    """A target as a partner in conversation.
+
+    Attributes:
+        tokenizer: of the target.
+        template: None where prompts are taken as they are.
+        end_ids: that end an answer: what the folder says, and the tokenizer's end of text.
+        context: positions that the target was made for; None where it does not say.
+    """
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    end_ids: frozenset[int]
+    context: int | None
+
+    def ids(self, messages: Sequence[Message]) -> list[int]:
+        """What the target reads before its next answer; without a template the last message alone.
+
+        Raises:
+            TemplateFailed: the template refuses such a conversation (a system message, for instance).
+            PromptTooLong: not one token of an answer fits behind it.
+        """
+        if self.template is None:
+            ids: list[int] = list(self.tokenizer(messages[-1]["content"])["input_ids"])
+        else:
+            ids = encode_many(self.tokenizer, [self._render(self.template, messages)])[0]
+        if self.context is not None and len(ids) >= self.context:
+            raise PromptTooLong(
+                f"the prompt has {len(ids)} tokens",
+                "eyas chat",
+                f"the target's context is {self.context} tokens, and the answer needs some of them",
+                "say less, or begin anew (/reset)",
+            )
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens left out."""
+        return self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
+
+    def _render(self, template: ChatTemplate, messages: Sequence[Message]) -> str:
+        conversation = Conversation(messages=messages, source=0, line=1)
+        try:
+            return template.render(conversation, len(messages), for_generation=True)
+        except TemplateFailed as error:
+            raise TemplateFailed(
+                "the chat template cannot render this conversation",
+                f"eyas chat: {', '.join(message['role'] for message in messages)}",
+                error.why,
+                "leave out --system if it is that, or give --raw: prompts as they are, without a template",
+            ) from error
+
+
+def open_prompt_reader(folder: Path, *, is_raw: bool) -> PromptReader:
+    """The tokenizer of a target's folder, and its chat template unless prompts are taken as they are.
+
+    Raises:
+        TokenizerUnloadable: the folder has no tokenizer, or a broken one.
+        TemplateMissing: the folder has no chat template; a note says what else can be done.
+    """
+    tokenizer: Any
+    template = None
+    if is_raw:
+        tokenizer = load_tokenizer(folder)
+    else:
+        try:
+            text = load_target_text(folder, {})
+        except TemplateMissing as error:
+            error.add_note("with --raw the target continues a prompt as it is, without a template")
+            raise
+        tokenizer, template = text.tokenizer, text.template
+    own_end = getattr(tokenizer, "eos_token_id", None)
+    return PromptReader(
+        tokenizer=tokenizer,
+        template=template,
+        end_ids=stop_ids_of(folder) | ({own_end} if isinstance(own_end, int) else set()),
+        context=read_target(folder).max_position_embeddings,
+    )
