@@ -15,7 +15,7 @@ from eyas.engine.batches.model import BatchLlama
 from eyas.engine.batches.ops import BatchOps
 from eyas.engine.batches.round import BatchSpeculation
 from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
-from eyas.engine.captured.weights import FastPathUnsupported
+from eyas.engine.capturable import FastPathUnsupported
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget

@@ -9,11 +9,12 @@ from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, on_gpu, tiny_modul
 from eyas.decode.chain import SampledRule
 from eyas.decode.sampling import Sampling
 from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
+from eyas.engine.capturable import FastPathUnsupported, why_not_captured
 from eyas.engine.captured.engine import CacheTooShort, FastEngine, FastSettings
-from eyas.engine.captured.open import open_captured, open_path, why_not_captured
+from eyas.engine.captured.open import open_captured, open_path
 from eyas.engine.captured.ops import EagerOps
 from eyas.engine.captured.round import new_round
-from eyas.engine.captured.weights import FastPathUnsupported, fast_draft, fast_target
+from eyas.engine.captured.weights import fast_draft, fast_target
 from eyas.engine.cost_table import CostTable
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits, PromptEmpty

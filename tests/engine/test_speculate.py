@@ -21,7 +21,7 @@ from eyas.engine.batches.speculate import (
     runners_for,
     speculate,
 )
-from eyas.engine.captured.weights import FastPathUnsupported
+from eyas.engine.capturable import FastPathUnsupported
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama_target import LlamaTarget

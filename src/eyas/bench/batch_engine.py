@@ -17,7 +17,7 @@ from eyas.bench.run_bench import Subject, parting, repetition_notes
 from eyas.decode.repetition import repetition_share
 from eyas.engine.batches.generator import Completion
 from eyas.engine.batches.speculate import open_batch_pair
-from eyas.engine.captured.open import why_not_captured
+from eyas.engine.capturable import why_not_captured
 from eyas.engine.engine import Engine
 from eyas.engine.llama_target import LlamaTarget
 from eyas.models.placement import Placement

@@ -15,7 +15,7 @@ from torch import Tensor
 from eyas.contract.draft_spec import DraftSpec
 from eyas.engine.batches.model import Pieces, rounded_capacity, upload
 from eyas.engine.batches.ops import BatchOps, EagerBatchOps, Place, place_prompts
-from eyas.engine.captured.weights import FastPathUnsupported
+from eyas.engine.capturable import FastPathUnsupported
 from eyas.engine.eagle_draft import fused_blocks, vocab_index, why_not_fused
 from eyas.models.draft import Eagle3Draft
 from eyas.models.rope import inverse_frequencies

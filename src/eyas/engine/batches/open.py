@@ -15,15 +15,14 @@ from eyas.engine.batches.generator import BatchGenerator, Completion, Request
 from eyas.engine.batches.model import BatchLlama, bytes_per_position, rounded_capacity
 from eyas.engine.batches.ops import BatchOps
 from eyas.engine.batches.plan import BatchPlan, default_budget, plan_batch
+from eyas.engine.batches.prefill import PIECE_SIZES
 from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
-from eyas.engine.captured.open import why_not_captured
+from eyas.engine.capturable import why_not_captured
 from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, sliding_window, why_not_fast
 from eyas.models.placement import Placement
 from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.models.target import Target
 from eyas.talk import Talk
-
-_PIECE_SIZES = (16, 64, 256, 1024)  # pieces of prompts that a captured pass may have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +182,7 @@ def batch_ops(device: torch.device, captures: bool) -> BatchOps | None:
 
 def batch_pace(num_slots: int, captures: bool, *, speculates: bool = False) -> Pace:
     """As far ahead of the host as pays: a round of speculation is as good as several steps."""
-    return captured_pace(num_slots, 2 if speculates else 4, _PIECE_SIZES) if captures else Pace()
+    return captured_pace(num_slots, 2 if speculates else 4, PIECE_SIZES) if captures else Pace()
 
 
 def cache_budget(device: torch.device) -> int:

@@ -20,8 +20,7 @@ from eyas.engine.batches.open import batch_ops, batch_pace, cache_budget, why_no
 from eyas.engine.batches.plan import BatchPlan, SlotSize, plan_slots
 from eyas.engine.batches.round import BatchSpeculation
 from eyas.engine.batches.runner import BatchRunner
-from eyas.engine.captured.open import why_not_captured
-from eyas.engine.captured.weights import FastPathUnsupported
+from eyas.engine.capturable import FastPathUnsupported, why_not_captured
 from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
 from eyas.errors import EyasError
 from eyas.models.aux_boundaries import required_boundaries

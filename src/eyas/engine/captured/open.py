@@ -1,33 +1,22 @@
 """A captured engine out of the readable engine's weights: what a caller needs to know of the fast path."""
 
-import importlib.util
 from typing import Literal
 
 import torch
 
+from eyas.engine.capturable import FastPathUnsupported, why_not_captured
 from eyas.engine.captured.engine import FastEngine, FastSettings
 from eyas.engine.captured.ops import EagerOps, Ops
 from eyas.engine.captured.path import CapturedPath
 from eyas.engine.captured.prompt import prompt_reader
 from eyas.engine.captured.round import new_round
 from eyas.engine.captured.tiles import TileChoice
-from eyas.engine.captured.weights import FastPathUnsupported, fast_draft, fast_target
+from eyas.engine.captured.weights import fast_draft, fast_target
 from eyas.engine.llama_weights import LlamaWeights
 from eyas.models.draft import Eagle3Draft
 from eyas.talk import Talk
 
 Rounds = Literal["auto", "readable", "twin"]
-
-
-def why_not_captured(device: torch.device) -> str | None:
-    """Why rounds cannot be captured on this device, in words; None where they can."""
-    if device.type != "cuda":
-        return f"{device} has no CUDA graphs"
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
-    if torch.cuda.get_device_capability(device) < (8, 0):
-        return "its matrix units do not know bf16"
-    return None
 
 
 def open_captured(

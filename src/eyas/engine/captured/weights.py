@@ -12,16 +12,10 @@ import torch
 from torch import Tensor
 
 from eyas.contract.draft_spec import DraftSpec
+from eyas.engine.capturable import FastPathUnsupported
 from eyas.engine.llama_weights import BlockWeights, LlamaWeights
-from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.models.rope import inverse_frequencies
-
-
-class FastPathUnsupported(EyasError):
-    """This target or draft has a block that the captured round does not compute."""
-
-    code = "fast-path-unsupported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
