@@ -58,7 +58,11 @@ def chat(
     for number, text in enumerate(prompts):
         if len(prompts) > 1:
             talk.line(f"{'' if number == 0 else chr(10)}> {text}")
-        answer = opened.session.answer(text, screen.show)
+        try:
+            answer = opened.session.answer(text, screen.show)
+        except KeyboardInterrupt:
+            screen.newline()
+            raise
         screen.end(answer)
         answers.append(answer.as_document())
     return emit(_document(target, draft_path, opened.about, answers), "", json=json)
