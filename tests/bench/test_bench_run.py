@@ -71,6 +71,22 @@ def test_the_record_says_what_was_run_and_that_texts_are_the_same():
     assert "token for token" in record.verdict
 
 
+def test_the_verdict_names_the_best_arm_and_tells_one_kind_of_text_once():
+    engine = Engine(StubTarget(), moody_draft(), clock=Clock())
+    chat = [prompt for prompt in PROMPTS if prompt.set == "chat"]
+
+    def verdict_of(depths: tuple[int, ...], prompts: Sequence[BenchPrompt]) -> str:
+        settings = BenchSettings(depths=depths, num_repeats=1, max_new_tokens=12)
+        return run_bench(engine, prompts, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent()).verdict
+
+    alone, several = verdict_of((3,), chat), verdict_of((1, 3), PROMPTS)
+
+    assert alone.startswith("K = 3. chat: ")
+    assert ". all: " not in alone
+    assert several.startswith(("Best of 2 arms: K = 1. chat: ", "Best of 2 arms: K = 3. chat: "))
+    assert ". all: " in several
+
+
 def test_accept_lengths_are_the_engines_own_counts():
     engine = Engine(StubTarget(), right_draft(), clock=Clock())
     settings = BenchSettings(depths=(3,), num_repeats=1, max_new_tokens=13)
@@ -94,7 +110,7 @@ def test_trees_are_arms_of_their_own_with_parts_of_their_own():
     assert by_arm["k=2"].ceiling != by_arm["tree=2x2x4"].ceiling
     # three prompts, two repeats, four arms, less the first plain answers
     assert (record.num_compared, record.num_identical) == (21, 21)
-    assert record.verdict.startswith(("Tree 2x2x4. ", "Tree 3x3x9. ", "K = 2. "))
+    assert record.verdict.startswith(tuple(f"Best of 3 arms: {arm}. " for arm in ("tree 2x2x4", "tree 3x3x9", "K = 2")))
 
 
 def test_the_ceiling_of_a_tree_counts_all_passes_of_its_draft():
@@ -204,6 +220,13 @@ def test_the_verdict_is_honest_in_either_direction(interval: tuple[float, float,
 
     assert words in verdict(*interval, ceiling)
     assert f"{interval[0] / 2:.0%} of the ceiling 2.00" in verdict(*interval, ceiling)
+
+
+@pytest.mark.parametrize("speedup", [1.993, 2.0, 2.03])
+def test_a_speedup_of_all_that_the_ceiling_allows_is_at_it(speedup: float):
+    ceiling = Ceiling(speedup=2.0, one_row_ms=1, verify_ms=1, draft_step_ms=1)
+
+    assert "; at the ceiling 2.00 that" in verdict(speedup, 1.9, 2.1, ceiling)
 
 
 def test_a_ceiling_that_is_exceeded_is_called_unreliable_not_a_share():

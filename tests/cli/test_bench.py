@@ -13,32 +13,36 @@ from eyas.records.bench_record import ArmFigures, BenchRecord, Ceiling, Comparis
 from eyas.records.eval_rows import EvalRowMalformed, read_eval_rows
 
 
-def test_a_record_is_two_tables_the_parts_and_the_verdict():
-    def figures(arm: str, k: int, speed: float) -> ArmFigures:
-        spread = Spread(median=speed, minimum=speed - 1, maximum=speed + 1)
-        whole = Spread(median=speed - 4, minimum=speed - 4, maximum=speed - 4)
-        return ArmFigures(
-            arm=arm, set="chat", num_draft_tokens=k, tokens_per_s=spread, tokens_per_s_with_prefill=whole, num_tokens=9
-        )
+def figures(arm: str, k: int, speed: float, set_name: str = "chat") -> ArmFigures:
+    spread = Spread(median=speed, minimum=speed - 1, maximum=speed + 1)
+    whole = Spread(median=speed - 4, minimum=speed - 4, maximum=speed - 4)
+    return ArmFigures(
+        arm=arm, set=set_name, num_draft_tokens=k, tokens_per_s=spread, tokens_per_s_with_prefill=whole, num_tokens=9
+    )
 
-    record = BenchRecord(
-        figures=[figures("plain", 0, 28.0), figures("k=3", 3, 42.0)],
-        comparisons=[
-            Comparison(
-                set="chat",
-                num_draft_tokens=3,
-                speedup=1.5,
-                speedup_low=1.42,
-                speedup_high=1.58,
-                speedup_with_prefill=1.4,
-                accept_length=2.2,
-                accept_length_request_mean=2.1,
-                per_position=(0.6, 0.4, 0.2),
-                rounds=100,
-                ceiling=Ceiling(speedup=1.6, one_row_ms=35.0, verify_ms=42.0, draft_step_ms=2.25),
-                verdict="speculation is faster",
-            )
-        ],
+
+def comparison(arm: str = "k=3", speedup: float = 1.5, set_name: str = "chat") -> Comparison:
+    return Comparison(
+        set=set_name,
+        arm=arm,
+        num_draft_tokens=3,
+        speedup=speedup,
+        speedup_low=speedup - 0.08,
+        speedup_high=speedup + 0.08,
+        speedup_with_prefill=1.4,
+        accept_length=2.2,
+        accept_length_request_mean=2.1,
+        per_position=(0.6, 0.4, 0.2),
+        rounds=100,
+        ceiling=Ceiling(speedup=1.6, one_row_ms=35.0, verify_ms=42.0, draft_step_ms=2.25),
+        verdict="speculation is faster",
+    )
+
+
+def record_of(speeds: list[ArmFigures], comparisons: list[Comparison]) -> BenchRecord:
+    return BenchRecord(
+        figures=speeds,
+        comparisons=comparisons,
         best_num_draft_tokens=3,
         num_compared=5,
         num_identical=5,
@@ -53,7 +57,13 @@ def test_a_record_is_two_tables_the_parts_and_the_verdict():
         notes=["something unusual"],
     )
 
-    assert render(record.as_document()).splitlines() == [
+
+def lines_of(speeds: list[ArmFigures], comparisons: list[Comparison]) -> list[str]:
+    return render(record_of(speeds, comparisons).as_document()).splitlines()
+
+
+def test_a_record_is_two_tables_the_parts_and_the_verdict():
+    assert lines_of([figures("plain", 0, 28.0), figures("k=3", 3, 42.0)], [comparison()]) == [
         "set           arm           tok/s (min - max)          with prefill",
         "chat          plain         28.0 (27.0 - 29.0)         24.0",
         "chat          k=3           42.0 (41.0 - 43.0)         38.0",
@@ -61,10 +71,42 @@ def test_a_record_is_two_tables_the_parts_and_the_verdict():
         "set              K  speedup (95 %)        accept length  ceiling  of it",
         "chat             3  1.50 (1.42 - 1.58)            2.200     1.60    94%",
         "",
-        "parts at K = 3: one row 35.0 ms, verify 42.0 ms, draft step 2.25 ms",
+        "K = 3: speculation is faster; parts: one row 35.0 ms, verify 42.0 ms, draft step 2.25 ms",
         "K = 3. chat: speculation is faster.",
         "note: something unusual",
     ]
+
+
+def test_one_kind_of_text_is_told_once_and_several_have_a_sum():
+    def told(*sets: str) -> list[str]:
+        return lines_of(
+            [figures("plain", 0, 28.0, name) for name in sets], [comparison(set_name=name) for name in sets]
+        )
+
+    assert told("chat", "all") == told("chat")
+    assert sum(line.startswith("all ") for line in told("chat", "code", "all")) == 2
+
+
+def test_every_arm_has_its_line_with_its_parts():
+    arms = {"k=1": 1.2, "k=3": 1.5, "tree=3x3x7": 0.8, "k=auto": 1.0}
+
+    lines = lines_of(
+        [], [comparison(arm, speedup, name) for name in ("a", "b", "all") for arm, speedup in arms.items()]
+    )
+
+    told = [line.split("; parts: one row 35.0 ms")[0] for line in lines if "; parts: " in line]
+    assert told == [
+        "K = 1: speculation is faster",
+        "K = 3: speculation is faster",
+        "tree 3x3x7: speculation is slower",
+        "K = auto: no difference can be shown",
+    ]
+
+
+@pytest.mark.parametrize(("speedup", "words"), [(1.58, "  99%"), (1.595, "at it"), (1.63, "at it"), (1.64, "above")])
+def test_a_share_of_the_ceiling_is_never_more_than_all_of_it(speedup: float, words: str):
+    [line] = [line for line in lines_of([], [comparison(speedup=speedup)]) if line.startswith("chat ")]
+    assert line.endswith(f"1.60  {words}")
 
 
 def test_the_help_of_data_and_its_reader_agree(tmp_path: Path, capsys):

@@ -15,6 +15,7 @@ from eyas.records.bench_record import Ceiling, Comparison
 # A round that accepts everything gains AL tokens for at least the time of one plain step: more than AL is impossible.
 MAX_SPEEDUP_PER_ACCEPT_LENGTH = 1.02
 _MOST_OF_CEILING = 1.02  # what exceeds its ceiling by more says that the ceiling was measured badly
+_AT_CEILING = 0.995  # from here on a share would be printed as 100 %, or as more, which is noise of the parts' times
 
 
 class BaselineHandicapped(EyasError):
@@ -104,18 +105,39 @@ def _compare(
 def verdict(speedup: float, low: float, high: float, ceiling: Ceiling | None) -> str:
     """What a speedup and its interval say, in words, whichever sign it has."""
     interval = f"{speedup:.2f} times plain (95 % interval {low:.2f} to {high:.2f})"
-    if low > 1:
-        text = f"speculation is faster: {interval}"
-    elif high < 1:
-        text = f"speculation is slower: {interval}; leave it off here"
-    else:
-        text = f"no difference can be shown: {interval}"
+    text = f"{outcome(low, high)}: {interval}" + ("; leave it off here" if high < 1 else "")
     if ceiling is None:
         return text
-    share = speedup / ceiling.speedup
-    if share > _MOST_OF_CEILING:
+    share = share_of_ceiling(speedup, ceiling.speedup)
+    if share == "above":
         return f"{text}; above its ceiling {ceiling.speedup:.2f}: the parts were timed at a slower moment, so repeat it"
-    return f"{text}; {share:.0%} of the ceiling {ceiling.speedup:.2f} that the parts' own times allow"
+    place = "at" if share == "at it" else f"{share} of"
+    return f"{text}; {place} the ceiling {ceiling.speedup:.2f} that the parts' own times allow"
+
+
+def outcome(low: float, high: float) -> str:
+    """What the interval of a speedup shows."""
+    if low > 1:
+        return "speculation is faster"
+    return "speculation is slower" if high < 1 else "no difference can be shown"
+
+
+def share_of_ceiling(speedup: float, ceiling: float) -> str:
+    """`93%`; `at it` up to 2 % beyond, the noise of two measurements; `above` where the ceiling cannot be right."""
+    share = speedup / ceiling
+    if share > _MOST_OF_CEILING:
+        return "above"
+    return "at it" if share >= _AT_CEILING else f"{share:.0%}"
+
+
+def arm_words(arm: str) -> str:
+    """`K = 3`, `K = auto`, `tree 3x3x7`."""
+    return arm.replace("k=", "K = ").replace("tree=", "tree ")
+
+
+def is_told(set_name: str, sets: Sequence[str]) -> bool:
+    """`all` says nothing of its own where there is one kind of text."""
+    return set_name != ALL or len({*sets} - {ALL}) != 1
 
 
 def best_of(comparisons: Sequence[Comparison]) -> Comparison:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.bench.arm import Answer, Arm, BenchPrompt
-from eyas.bench.compare import Parts, best_of, compare, impossible
+from eyas.bench.compare import Parts, arm_words, best_of, compare, impossible, is_told
 from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm
 from eyas.bench.identity import MAX_LOGIT_GAP, judge
 from eyas.bench.measure import ALL, Measurements, figures, measure
@@ -224,7 +224,7 @@ def _verdict(
     num_compared: int,
     max_gap: float,
 ) -> str:
-    at_best = [c for c in comparisons if c.arm == best]
+    at_best = [c for c in comparisons if c.arm == best and is_told(c.set, [k.set for k in comparisons])]
     lines = [f"{c.set}: {c.verdict}; accept length {c.accept_length:.2f}" for c in at_best]
     same = "all" if not divergences else f"{num_compared - len(divergences)} of"
     lines.append(f"{same} {num_compared} answers are the plain ones token for token" + parting(divergences, max_gap))
@@ -233,7 +233,9 @@ def _verdict(
     refusal = impossible(comparisons)
     if refusal is not None:
         lines.insert(0, f"NOT VALID: {refusal.what} ({refusal.where})")
-    return f"{best.replace('k=', 'K = ').replace('tree=', 'Tree ')}. " + ". ".join(lines) + "."
+    num_arms = len({c.arm for c in comparisons})
+    name = f"best of {num_arms} arms: {arm_words(best)}" if num_arms > 1 else arm_words(best)
+    return f"{name[0].upper()}{name[1:]}. " + ". ".join(lines) + "."
 
 
 def parting(divergences: Sequence[Divergence], max_gap: float) -> str:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from eyas import shipped
 from eyas.bench.batch_figures import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig
-from eyas.bench.compare import impossible
+from eyas.bench.compare import arm_words, impossible, is_told, outcome, share_of_ceiling
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
@@ -67,25 +67,35 @@ def bench(
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The record as two tables and the verdict; of batches as one table and the verdict."""
+    """The record as two tables, a line for each arm and the verdict; of batches as one table and the verdict."""
     if document["batches"]:
         return "\n".join([*_batches(document["batches"]), "", *_ending(document)])
-    sets = list(dict.fromkeys(f["set"] for f in document["figures"]))
+    sets = list(dict.fromkeys(c["set"] for c in document["comparisons"]))
+    sets = [name for name in sets if is_told(name, sets)]
     width = max(len("transformers"), *map(len, sets))
-    lines = [f"{'set':<{width}}  {'arm':<12}  tok/s (min - max)          with prefill", *_speeds(document, width), ""]
-    wide = max(4, *(len(_depth(c)) for c in document["comparisons"]))
+    lines = [
+        f"{'set':<{width}}  {'arm':<12}  tok/s (min - max)          with prefill",
+        *_speeds(document, sets, width),
+        "",
+    ]
+    told = [c for c in document["comparisons"] if c["set"] in sets]
+    wide = max(4, *(len(_depth(c)) for c in told))
     head = f"{'set':<{width}}  {'K':>{wide}}  speedup (95 %)        accept length  ceiling  of it"
-    lines += [head, *_comparisons(document["comparisons"], width, wide), ""]
-    best = [c for c in document["comparisons"] if c["num_draft_tokens"] == document["best_num_draft_tokens"]]
-    best = [c for c in best if c["arm"] == document["best_arm"]]
-    parts = next((c["ceiling"] for c in best if c["ceiling"]), None)
-    if parts:
-        lines.append(
-            f"parts at {_name(best[0])}: one row {parts['one_row_ms']:.1f} ms, verify"
-            f" {parts['verify_ms']:.1f} ms, draft step {parts['draft_step_ms']:.2f} ms"
-        )
-    lines += [f"depths of k=auto, {c['set']}: {_depths(c)}" for c in document["comparisons"] if c["arm"] == "k=auto"]
+    lines += [head, *_comparisons(told, width, wide), ""]
+    lines += [_arm(c) for c in told if c["set"] == sets[-1]]  # over all prompts
+    lines += [f"depths of k=auto, {c['set']}: {_depths(c)}" for c in told if c["arm"] == "k=auto"]
     return "\n".join([*lines, *_ending(document)])
+
+
+def _arm(comparison: Mapping[str, Any]) -> str:
+    name = arm_words(comparison["arm"] or f"k={comparison['num_draft_tokens']}")
+    text = f"{name}: {outcome(comparison['speedup_low'], comparison['speedup_high'])}"
+    if (parts := comparison["ceiling"]) is None:
+        return text
+    return (
+        f"{text}; parts: one row {parts['one_row_ms']:.1f} ms, verify {parts['verify_ms']:.1f} ms,"
+        f" draft step {parts['draft_step_ms']:.2f} ms"
+    )
 
 
 def _ending(document: Mapping[str, Any]) -> list[str]:
@@ -104,9 +114,9 @@ def _batches(batches: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def _speeds(document: Mapping[str, Any], width: int) -> list[str]:
+def _speeds(document: Mapping[str, Any], sets: Sequence[str], width: int) -> list[str]:
     lines = []
-    for f in document["figures"]:
+    for f in (f for f in document["figures"] if f["set"] in sets):
         decode, whole = f["tokens_per_s"], f["tokens_per_s_with_prefill"]
         spread = f"{decode['median']:.1f} ({decode['minimum']:.1f} - {decode['maximum']:.1f})"
         lines.append(f"{f['set']:<{width}}  {f['arm']:<12}  {spread:<25}  {whole['median']:.1f}")
@@ -118,7 +128,7 @@ def _comparisons(comparisons: Sequence[Mapping[str, Any]], width: int, wide: int
     for c in comparisons:
         interval = f"{c['speedup']:.2f} ({c['speedup_low']:.2f} - {c['speedup_high']:.2f})"
         ceiling = c["ceiling"]["speedup"] if c["ceiling"] else None
-        held = f"{ceiling:>7.2f}  {c['speedup'] / ceiling:>5.0%}" if ceiling else f"{'–':>7}  {'–':>5}"
+        held = f"{ceiling:>7.2f}  {share_of_ceiling(c['speedup'], ceiling):>5}" if ceiling else f"{'–':>7}  {'–':>5}"
         line = f"{c['set']:<{width}}  {_depth(c):>{wide}}  {interval:<20}  {c['accept_length']:>13.3f}  {held}"
         lines.append(line)
     return lines
@@ -127,10 +137,6 @@ def _comparisons(comparisons: Sequence[Mapping[str, Any]], width: int, wide: int
 def _depth(comparison: Mapping[str, Any]) -> str:
     """`3`, `auto`, or a tree's shape."""
     return str(comparison["arm"]).partition("=")[2] or str(comparison["num_draft_tokens"])
-
-
-def _name(comparison: Mapping[str, Any]) -> str:
-    return f"{'tree' if str(comparison['arm']).startswith('tree=') else 'K ='} {_depth(comparison)}"
 
 
 def _depths(comparison: Mapping[str, Any]) -> str:
