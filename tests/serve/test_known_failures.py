@@ -1,6 +1,8 @@
 """Every known failure on a log of its own: real ones shortened, the others in the structure of real logs with the text
 that the engine's code has (the row's `source`)."""
 
+import re
+
 import pytest
 from fake_world import LOGS
 
@@ -13,6 +15,7 @@ from eyas.serve.state import Cause
 # These rows have no text: an exit code and the kernel's counters make them (tested in test_crash.py).
 TEXTLESS = {"killed-out-of-memory", "killed-from-outside"}
 KNOWN = LOGS / "known"
+PROCESS = re.compile(rb"(?m)^\([\w.:-]+ pid=\d+\) ")
 
 
 def cause_of(data: bytes, engine: str, code: int | None = 1, **facts: bool) -> Cause:
@@ -44,6 +47,14 @@ def test_the_log_leads_to_its_code(code: str):
     assert "{" not in cause.what + cause.why + cause.do.replace('"num_speculative', "")
     assert cause.what
     assert cause.do
+
+
+@pytest.mark.parametrize("code", [p.stem for p in sorted(KNOWN.glob("*.log")) if PROCESS.search(p.read_bytes())])
+def test_a_vllm_that_names_no_process_leads_to_the_same_code(code: str):
+    """Older releases and some wrappers print the level and the time only."""
+    bare = PROCESS.sub(b"", (KNOWN / f"{code}.log").read_bytes())
+
+    assert cause_of(bare, "vllm").code == code
 
 
 @pytest.mark.parametrize("code", [row.code for row in known_failures.known_failures() if row.code not in TEXTLESS])

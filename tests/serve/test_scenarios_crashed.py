@@ -139,3 +139,40 @@ def test_a_logged_warning_with_a_traceback_is_no_crash():
     run = drive(world, *VLLM, until=end + 20)
 
     assert run.last.state is StateName.STARTING
+
+
+DEATH = (
+    ("INFO", "non-default args: {'model': 'target'}"),
+    ("ERROR", "EngineCore failed to start."),
+    ("ERROR", "Traceback (most recent call last):"),
+    ("ERROR", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"),
+)
+
+
+def unprefixed(line: str) -> str:
+    return line.partition(") ")[2]
+
+
+def test_a_cause_is_found_where_no_line_names_its_process():
+    world = World()
+    for level, message in DEATH:
+        world.log(0, unprefixed(vllm(0, message, level=level)))
+    last = drive(world, *VLLM, until=10, log_only=True, with_stacks=False).last
+
+    assert last.state is StateName.CRASHED
+    assert last.cause is not None
+    assert (last.cause.code, last.cause.where[:29]) == ("gpu-out-of-memory", "the engine core, log line 3, ")
+
+
+@pytest.mark.parametrize("knows", ["process", "port", "nothing"])
+def test_of_a_process_only_what_is_known_is_said(knows: str):
+    world = World()
+    if knows == "process":
+        world.process(0, 100, "VLLM::APIServer")
+    if knows == "port":
+        world.at(0, port="open", health=200)
+    world.log(1, vllm(1, "EngineCore failed to start.", level="ERROR"))
+    reason = drive(world, *VLLM, until=2, log_only=knows == "nothing").last.reason
+
+    there = {"process": "; its process is still there", "port": "; its port is still open", "nothing": ""}
+    assert reason == f"the log tells of the engine's death{there[knows]}"

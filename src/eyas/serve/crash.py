@@ -29,6 +29,7 @@ _CONSEQUENCE = re.compile(
     r"|KeyboardInterrupt|SystemExit|asyncio\.exceptions\.CancelledError|BrokenProcessPool"
 )
 _SIGNAL_NAMES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_OWNERS = {"Scheduler": "the scheduler", "EngineCore": "the engine core", "WorkerProc": "a worker"}
 _MAX_FATAL_LINES = 200
 
 
@@ -165,14 +166,14 @@ def _is_parent(traceback: Traceback) -> bool:
 
 
 def _owner(traceback: Traceback) -> str:
-    """Whose traceback: SGLang's only rank carries no prefix, but says "Scheduler hit an exception"."""
+    """Whose traceback, if the log tells: what carries no prefix may have a heading that says it."""
     if traceback.label:
         return traceback.label if traceback.pid is None else f"{traceback.label} (pid {traceback.pid})"
-    return "the scheduler" if traceback.heading.startswith("Scheduler") else ""
+    return next((owner for word, owner in _OWNERS.items() if traceback.heading.startswith(word)), "")
 
 
 def _where(label: str, number: int, phase: str) -> str:
-    return f"{label or 'the main process'}, log line {number}, {phase}"
+    return f"{label}{label and ', '}log line {number}, {phase}"
 
 
 def _of_row(

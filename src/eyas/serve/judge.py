@@ -204,9 +204,9 @@ class Judge:
     def _draining(self, seen: Observation, _: bool) -> Verdict | None:
         tracker = self.tracker
         if tracker.dying_at is not None and (tracker.self_killed or tracker.core_died) and seen.port != "refused":
-            return Verdict(
-                state=StateName.UNHEALTHY, reason="the log tells of the engine's death; its process is still there"
-            )
+            there = "; its process is still there" if seen.processes else ""
+            there = there or ("; its port is still open" if seen.port == "open" else "")
+            return Verdict(state=StateName.UNHEALTHY, reason=f"the log tells of the engine's death{there}")
         if tracker.dying_at is not None and seen.exit is None and not self.log_only:
             return Verdict(state=StateName.UNHEALTHY, reason="the engine is dying: it ends its processes")
         if self.stop_asked or tracker.draining_at is not None:

@@ -71,26 +71,25 @@ class TracebackReader:
         if _START in line.message:
             self._start(key, line, is_prefixed)
             return True
-        current = self._open.get(key)
-        if not is_prefixed and self._bare is not None:
-            current = self._bare
-        elif is_prefixed and current is not None and current is self._bare:
-            self._close(key)
-            current = None
-        self._previous[key] = line.message
+        if is_prefixed:
+            self._previous[key] = line.message
+            if self._bare is not None and (self._bare.label, self._bare.pid) == key:
+                self._bare = None
+        current = self._open.get(key) if is_prefixed else self._bare
         if current is None:
             return False
-        if line.level and line.level != current.level:
-            self._close(key)
-            return False
-        if not self._continue(current, line.message):
-            self._close(key)
-            return False
-        return True
+        is_other = bool(line.level) and line.level != current.level
+        if not is_other and self._continue(current, line.message):
+            return True
+        if is_prefixed:
+            del self._open[key]
+        else:
+            self._bare = None
+        return False
 
     def _start(self, key: tuple[str, int | None], line: LogLine, is_prefixed: bool) -> None:
         head, _, rest = line.message.partition(_START)
-        current = self._open.get(key) if is_prefixed else (self._bare or self._open.get(key))
+        current = self._open.get(key) if is_prefixed else self._bare
         if current is not None and current.awaits_chain:
             current.awaits_chain, current.in_message = False, False
             current.lines.append(_START + rest)
@@ -106,9 +105,11 @@ class TracebackReader:
         )
         if len(self.tracebacks) < self._limit:
             self.tracebacks.append(traceback)
-        self._open[key] = traceback
-        # SGLang prefixes only the first line of a traceback; what follows is bare. vLLM prefixes every line.
-        self._bare = None if line.label and line.pid is not None else traceback
+        # vLLM prefixes every line of a traceback (its process, or level and time); SGLang and uvicorn only the first.
+        if line.pid is not None or (line.level and line.stamp is not None):
+            self._open[key] = traceback
+        else:
+            self._bare = traceback
 
     def _continue(self, current: Traceback, message: str) -> bool:
         if len(current.lines) >= _MAX_LINES:
@@ -130,10 +131,3 @@ class TracebackReader:
             current.lines.append(message)
             return True
         return current.awaits_chain
-
-    def _close(self, key: tuple[str, int | None]) -> None:
-        closed = self._open.pop(key, None)
-        if closed is self._bare:
-            self._bare = None
-        else:
-            self._bare = None if self._bare is not None and key == ("", None) else self._bare
