@@ -81,6 +81,20 @@ def test_fail_on_moves_the_threshold(tmp_path, target):
     assert main([*command, "--fail-on", "warning"]) == 1
 
 
+def test_without_its_flag_the_ledger_is_a_line_of_counts(tmp_path, target, capsys):
+    draft = _draft("missing-q", tmp_path)
+
+    main(["check", str(draft), "--target", str(target), "--for", "sglang==0.5.23"])
+
+    out = capsys.readouterr().out
+    [line] = [line for line in out.splitlines() if line.startswith("ledger of sglang==0.5.23 (--ledger lists it): ")]
+    tensors, parameters, keys = line.split("): ")[1].split("; ")
+    assert tensors.startswith(f"{len(damage_matrix.build('missing-q').tensors)} tensors: ")
+    assert "1 partly" in parameters
+    assert "config keys: " in keys
+    assert "runtime parameters" not in out
+
+
 def test_the_ledger_lists_every_tensor_and_parameter(tmp_path, target, capsys):
     draft = _draft("missing-q", tmp_path)
 

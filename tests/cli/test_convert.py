@@ -15,7 +15,7 @@ def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     return document
 
 
-def test_a_conversion_lists_every_tensor_and_writes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_conversion_sums_up_the_renames_and_writes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     draft, target = write_draft(tmp_path / "draft", names="midlayer"), write_target(tmp_path / "target")
     (draft / "README.md").write_text("a card")
 
@@ -23,9 +23,12 @@ def test_a_conversion_lists_every_tensor_and_writes_the_folder(tmp_path: Path, c
 
     assert code == 0
     out = capsys.readouterr().out
-    assert "midlayer.self_attn.q_proj.weight" in out
-    assert "->  layers.0.self_attn.q_proj.weight  BF16 [32, 32]" in out
-    assert "target: model.embed_tokens.weight" in out
+    assert out.splitlines()[1:5] == [
+        "to speculators: 16 tensors, 12.8 kB",
+        "  midlayer.* -> layers.0.*: 10",
+        "  target: model.embed_tokens.weight  ->  embed_tokens.weight  BF16 [64, 16]",
+        "  name kept: 5 (--dry-run lists every tensor)",
+    ]
     assert "not copied: README.md" in out
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["config.json", "eyas.json", "model.safetensors"]
 
@@ -42,7 +45,12 @@ def test_json_names_what_was_recognised_and_written(tmp_path: Path, capsys: pyte
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     draft = write_draft(tmp_path / "draft")
     assert main(["convert", str(draft), str(tmp_path / "out"), "--to", "sglang", "--dry-run"]) == 0
-    assert "nothing was written" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "nothing was written" in out
+    moved = [line.split() for line in out.splitlines() if "self_attn.q_proj.weight" in line]
+    assert moved == [
+        ["layers.0.self_attn.q_proj.weight", "->", "midlayer.self_attn.q_proj.weight", "BF16", "[32,", "32]"]
+    ]
     assert not (tmp_path / "out").exists()
 
 

@@ -1,6 +1,7 @@
-"""The report of `eyas check` for a person: verdict per engine, findings worst first, launch, ledger on request."""
+"""The report of `eyas check` for a person: verdict per engine, findings worst first, launch, ledger, short or whole."""
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,9 +30,10 @@ def check_text(report: CheckReport, draft: Path, *, ledger: bool) -> str:
     for label, launch in report.launch.items():
         if report.ledgers[label].starts:
             lines += ["", *_launch(label, launch)]
-    if ledger:
-        for label, found in report.ledgers.items():
-            lines += ["", *_ledger(label, found)]
+    if report.ledgers and not ledger:
+        lines += ["", *(_counts(label, found) for label, found in report.ledgers.items())]
+    for label, found in report.ledgers.items():
+        lines += ["", *_ledger(label, found)] if ledger else []
     return "\n".join(lines)
 
 
@@ -63,6 +65,21 @@ def _launch(label: str, launch: Launch) -> list[str]:
     environment = " ".join(f"{k}={v}" for k, v in launch.environment.items())
     flags = shlex.join(launch.flags)
     return [f"launch on {label}:", f"  {environment} {flags}".replace("   ", "  "), *(f"  - {n}" for n in launch.notes)]
+
+
+def _counts(label: str, ledger: Ledger) -> str:
+    """The ledger in a line: how many of each fate."""
+    parts = [
+        ("tensors", Counter(str(t.fate) for t in ledger.tensors)),
+        ("parameters", Counter(str(p.state) for p in ledger.parameters)),
+        ("config keys", Counter(str(k.fate) for k in ledger.keys)),
+    ]
+    shown = [
+        f"{counts.total()} {name}: {', '.join(f'{n} {word}' for word, n in counts.most_common())}"
+        for name, counts in parts
+        if counts
+    ]
+    return f"ledger of {label} (--ledger lists it): {'; '.join(shown) or 'empty'}"
 
 
 def _ledger(label: str, ledger: Ledger) -> list[str]:

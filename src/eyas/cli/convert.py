@@ -1,5 +1,7 @@
 """`eyas convert`: parse, call, render."""
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +10,7 @@ from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.terminal import Terminal
-from eyas.contract.conversion import ConversionPlan
+from eyas.contract.conversion import ConversionPlan, PlannedTensor
 from eyas.contract.conversion_apply import Converted
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.target_spec import TargetSpec
@@ -52,11 +54,12 @@ def convert(
         command of its own converter.
     target
         A Hugging Face folder, a config.json, a hub id or smollm2-135m: for what the format wants from the target
-        (its embedding, its depth for the aux layer ids).
+        (its embedding, its depth for the aux layer ids). Of a hub id only config and tokenizer files are fetched; its
+        embedding is copied if the weights are cached.
     allow
         Go on in spite of the finding or loss with this code; may be given several times, and is recorded.
     dry_run
-        Show the plan, write nothing.
+        Show the plan, tensor by tensor, and write nothing.
     replace
         Swap out a folder that is there already, if eyas wrote it or it is empty.
     """
@@ -81,11 +84,12 @@ def convert(
         if code not in plan.allowed:
             talk.note(f"--allow {code}: nothing here has this code")
     if dry_run:
-        return emit(_document(plan, None), _text(plan) + "\ndry run: nothing was written", json=json)
+        text = _text(plan, [_line(t, _width(plan)) for t in plan.tensors])
+        return emit(_document(plan, None), text + "\ndry run: nothing was written", json=json)
     if out is None:
         raise OutMissing("where to write is missing", "eyas convert", "OUT was not given", "add OUT, or --dry-run")
     done = _write(plan, out, talk, replace)
-    return emit(_document(plan, done), _text(plan) + f"\nwrote {out}", json=json)
+    return emit(_document(plan, done), _text(plan, _summary(plan)) + f"\nwrote {out}", json=json)
 
 
 def _target(name: str | None, talk: Terminal) -> TargetSpec | None:
@@ -93,13 +97,13 @@ def _target(name: str | None, talk: Terminal) -> TargetSpec | None:
 
     if name is None:
         return None
-    path = Path(name)
-    if path.exists():
-        return read_target(path)
-    from eyas.cli.target_option import target_folder
+    from eyas.cli.target_option import target_headers
 
-    found = read_target(target_folder(name, talk))
-    return replace_fields(found, name=name) if "/" in name else found
+    path = target_headers(name, talk)
+    assert path is not None, "the hub was asked"
+    found = read_target(path)
+    is_hub_id = "/" in name and not Path(name).expanduser().exists()
+    return replace_fields(found, name=name) if is_hub_id else found
 
 
 def _write(plan: ConversionPlan, out: Path, talk: Terminal, replace: bool) -> Converted:
@@ -117,19 +121,43 @@ def _write(plan: ConversionPlan, out: Path, talk: Terminal, replace: bool) -> Co
     return apply_conversion(plan, out, talk, replace=replace)
 
 
-def _text(plan: ConversionPlan) -> str:
-    reading = plan.reading
-    width = max((len(tensor.origin) for tensor in plan.tensors), default=0)
+def _text(plan: ConversionPlan, tensors: Sequence[str]) -> str:
+    reading, width = plan.reading, _width(plan)
     lines = [
         f"{reading.checkpoint.where}: {reading.dialect} ({'; '.join(reading.evidence)})",
         f"to {plan.dialect}: {len(plan.tensors)} tensors, {_size(plan.num_bytes)}",
     ]
-    lines += [f"  {t.origin:<{width}}  ->  {t.name}  {t.dtype} {list(t.shape)}" for t in plan.tensors]
+    lines += tensors
     lines += [f"  {name:<{width}}  --  {why}" for name, why in plan.dropped.items()]
     lines += [f"allowed [{code}]: {what}" for code, what in plan.allowed.items()]
     if plan.left_out:
         lines.append(f"not copied: {', '.join(plan.left_out)}")
     return "\n".join(lines)
+
+
+def _width(plan: ConversionPlan) -> int:
+    return max((len(tensor.origin) for tensor in plan.tensors), default=0)
+
+
+def _line(tensor: PlannedTensor, width: int) -> str:
+    return f"  {tensor.origin:<{width}}  ->  {tensor.name}  {tensor.dtype} {list(tensor.shape)}"
+
+
+def _summary(plan: ConversionPlan) -> list[str]:
+    """Renames by what differs in front, a line each; whole what comes from elsewhere. `--dry-run` has every tensor."""
+    num_same, renames, others = 0, Counter[tuple[str, str]](), []
+    for tensor in plan.tensors:
+        before, after = tensor.origin.split("."), tensor.name.split(".")
+        while before and after and before[-1] == after[-1]:
+            del before[-1], after[-1]
+        if not before and not after:
+            num_same += 1
+        elif len(before) < tensor.origin.count(".") + 1 and ":" not in tensor.origin:
+            renames[".".join([*before, "*"]), ".".join([*after, "*"])] += 1
+        else:
+            others.append(_line(tensor, 0))
+    lines = [f"  {old} -> {new}: {count}" for (old, new), count in renames.items()]
+    return [*lines, *others, f"  name kept: {num_same} (--dry-run lists every tensor)"]
 
 
 def _size(num_bytes: float) -> str:
