@@ -3,6 +3,7 @@
 Times are fake seconds; the real supervisor is driven over `fake_world.World`.
 """
 
+import pytest
 from fake_world import World, drive, sglang
 from scenario_worlds import SGLANG, VLLM, VLLM_CPU, counted, ready, sglang_world, vllm_world
 
@@ -209,5 +210,22 @@ def test_a_server_that_is_no_engine_is_told_as_that():
     world.at(0, port="open", health=302)
 
     last = drive(world, "unknown", None, until=20, has_log=False).last
-    assert last.state is StateName.STARTING
-    assert "HTTP 302: is it SGLang or vLLM, and the right port?" in last.reason
+    assert last.state is StateName.NO_ENGINE
+    assert last.reason == (
+        "somebody listens there, but /health gives HTTP 302: neither SGLang nor vLLM answers so; is it the right port?"
+    )
+
+
+@pytest.mark.parametrize("code", [401, 500, 502])
+def test_a_proxy_or_a_door_before_an_engine_may_still_be_one(code: int):
+    world = World()
+    world.at(0, port="open", health=code)
+
+    assert drive(world, "unknown", None, until=20, has_log=False).names == ["starting"]
+
+
+def test_a_connection_that_is_dropped_once_is_no_stranger_yet():
+    world = World()
+    world.at(0, port="open", health="broken")
+
+    assert drive(world, "unknown", None, until=20, has_log=False).states == [(0, "starting"), (5, "no-engine")]

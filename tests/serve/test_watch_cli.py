@@ -7,9 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -312,3 +314,40 @@ def test_the_folder_of_a_run_tells_its_verdict_too(eyas: Callable[..., Done], tm
     (tmp_path / "verdict.json").write_text(json.dumps({"words": "accept length 2.04 over 230 rounds"}))
 
     assert "verdict of its first minute: accept length 2.04" in eyas(str(tmp_path)).stdout
+
+
+@pytest.fixture
+def stranger(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a web server that is no engine: 404 everywhere, but for /health if the test says so."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(request.param if self.path == "/health" else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("stranger", [404, 200], indirect=True)
+def test_a_web_server_that_is_no_engine_is_said_to_be_none(eyas: Callable[..., Done], stranger: str):
+    done = eyas(stranger, "--timeout", "20", "--interval", "0.1")
+
+    assert done.returncode == 20 == StateName.NO_ENGINE.exit_code
+    assert done.stdout.startswith("no-engine: ")
+    assert "neither SGLang nor vLLM answers so" in done.stdout
+
+
+@pytest.mark.parametrize("stranger", [404, 200], indirect=True)
+def test_until_ready_waits_though_a_stranger_answers_and_is_not_met_by_it(eyas: Callable[..., Done], stranger: str):
+    begin = time.monotonic()
+    done = eyas(stranger, "--until", "ready", "--timeout", "1", "--interval", "0.1")
+
+    assert done.returncode == 20
+    assert time.monotonic() - begin >= 1

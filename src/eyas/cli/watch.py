@@ -40,8 +40,9 @@ def watch(
     Read-only: for a server that somebody else started. The API key, if one is needed, is read from EYAS_API_KEY.
 
     Exit code: 0 = the state of --until was reached. Otherwise 10 + n, n by the state at the end: 10 starting,
-    11 warming-up, 12 ready, 13 proven, 14 unhealthy, 15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable.
-    Without --until: 0, or 10 + n for a server that is unhealthy, stalled, crashed or unreachable at the end.
+    11 warming-up, 12 ready, 13 proven, 14 unhealthy, 15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable,
+    20 no-engine. Without --until: 0, or 10 + n for what is unhealthy, stalled, crashed, unreachable or no engine at the
+    end.
 
     Parameters
     ----------

@@ -7,8 +7,8 @@ made: no generation, no change.
 import socket
 import threading
 import time
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from eyas.client.address import ServerAddress, get_json, open_http
@@ -33,13 +33,15 @@ class BackgroundQuestion(Generic[Told]):
         self._answered_at = -1e9
         self._thread: threading.Thread | None = None
 
-    def poll(self) -> Told | None:
-        """Start a question if one is due; the newest answer, None before the first."""
+    def poll(self, wait_s: float = 0.0) -> Told | None:
+        """Start a question if one is due; the newest answer, None before the first (for which `wait_s` is waited)."""
         now = time.monotonic()
         if (self._thread is None or not self._thread.is_alive()) and now - self._answered_at >= self.every_s:
             self._asked_at = now
             self._thread = threading.Thread(target=self._run, daemon=True, name="eyas-question")
             self._thread.start()
+            if wait_s and self._latest is None:
+                self._thread.join(wait_s)
         return self._latest
 
     @property
@@ -102,8 +104,8 @@ class Endpoints:
         return self._counters.poll()
 
     def identity(self) -> Identity | None:
-        """Who answers, once it is known."""
-        found = self._identity.poll()
+        """Who answers, once it is known: waited for a moment, so that nobody is called ready before."""
+        found = self._identity.poll(wait_s=_PORT_S)
         if found is not None and found.engine in ("sglang", "vllm"):
             self._identity.every_s = 1e9
             self._engine, self._version = ("sglang" if found.engine == "sglang" else "vllm"), found.version
@@ -137,29 +139,23 @@ class Endpoints:
 
     def identify(self) -> Identity:
         """Which engine answers, by `/v1/models`' owner and `/version`; "unknown" while nobody answers."""
-        owner, model = self._owner()
-        version = self._version_told()
+        models, told = self._json("/v1/models"), self._json("/version")
+        rows = (models or {}).get("data")
+        first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
+        owner, model = str(first.get("owned_by", "")), str(first.get("id", ""))
+        version = str((told or {}).get("version") or "") or None
         if owner in ("vllm", "sglang"):
             return Identity(engine=owner, version=version if owner == "vllm" else None, model=model)
-        return Identity(engine="vllm" if version else "unknown", version=version, model=model)
+        is_foreign = models is None and told is None
+        return Identity(engine="vllm" if version else "unknown", version=version, model=model, is_foreign=is_foreign)
 
-    def _owner(self) -> tuple[str, str]:
-        document = self._json("/v1/models")
-        rows = document.get("data") if isinstance(document, dict) else None
-        first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
-        return str(first.get("owned_by", "")), str(first.get("id", ""))
-
-    def _version_told(self) -> str | None:
-        document = self._json("/version")
-        version = document.get("version") if isinstance(document, dict) else None
-        return str(version) if version else None
-
-    def _json(self, path: str) -> object:
+    def _json(self, path: str) -> Mapping[str, Any] | None:
+        """What the route gives; None where it is not there or gives no JSON object, {} where that is not known."""
         try:
             with open_http(self._address, timeout_s=3.0) as http:
                 return get_json(http, self._address, path)
         except EyasError:
-            return None
+            return {}
 
     def _read_counters(self) -> CounterFacts | None:
         from eyas.client import counters

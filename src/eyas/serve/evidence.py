@@ -127,11 +127,12 @@ class CounterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who answers there: engine "unknown" if it does not say."""
+    """Who answers there: engine "unknown" if it does not say; `is_foreign` if it has none of an engine's routes."""
 
     engine: str = "unknown"
     version: str | None = None
     model: str = ""
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,8 @@ _LOG_END_S = 5.0
 _OLD_READY_S = 30.0  # a log that says "ready" and whose last line is older is told with its own times
 _RANK_LABELS = ("TP", "DP", "PP", "EP", "ATTN", "MOE", "scheduler", "EngineCore", "Worker", "detokenizer")
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
+_NO_HTTP_S = 5.0  # a server that is just opening its port may drop a connection
+_NO_ENGINE = "neither SGLang nor vLLM answers so; is it the right port?"
 _CONSTANT_S = 0.3  # SGLang's /health waits a second for a sign of life; one that answers at once has been switched off
 
 
@@ -79,6 +81,7 @@ class Judge:
     _ranks: dict[int, str] = field(default_factory=dict)
     _frozen_since: float | None = None
     _sick_since: float | None = None
+    _odd_since: float | None = None
     _tokens: TokenProgress = field(default_factory=TokenProgress)
     _no_tokens_s: float = 0.0
     _tokens_at: float = 0.0
@@ -231,6 +234,9 @@ class Judge:
         health = self._health(seen)
         if health is None:
             return None
+        if health.code == 200 and seen.identity is not None and seen.identity.is_foreign and self._knows_url_only(seen):
+            why = f"/health answers 200, but /v1/models and /version are not there: {_NO_ENGINE}"
+            return Verdict(state=StateName.NO_ENGINE, reason=why)
         if health.code == 200:
             return self._alive(seen, "/health answers 200", health)
         if health.code == 503 and self.engine == "vllm":
@@ -317,12 +323,15 @@ class Judge:
         return Verdict(state=StateName.READY, reason=why, warnings=tuple(warnings))
 
     def _starting(self, seen: Observation) -> Verdict:
-        nobody = seen.processes is None and not self.log_only and not self.tracker.facts and len(self.tracker.runs) == 1
+        nobody = self._knows_url_only(seen)
         if nobody and seen.port != "open" and not self.last_moves.get("log"):
             return Verdict(
                 state=StateName.UNREACHABLE,
                 reason="nothing listens there; without a process or a log, starting and dead look the same",
             )
+        odd = self._odd_answer(seen)
+        if odd and nobody and self._is_foreign(seen):
+            return Verdict(state=StateName.NO_ENGINE, reason=f"{odd}: {_NO_ENGINE}")
         state = StateName.WARMING_UP if self.tracker.current.id == "warm-up" else StateName.STARTING
         quiet, budget = self.quiet_s(seen.at), self.budget_s(seen.at)
         if quiet > budget:
@@ -332,15 +341,32 @@ class Judge:
                 reason=f"nothing has moved for {quiet:.0f} s; this phase may be silent for {budget:.0f} s{note}",
                 suspects_stall=True,
             )
-        return Verdict(state=state, reason=self._odd_answer(seen) or self._latest_move(seen.at))
+        return Verdict(state=state, reason=odd or self._latest_move(seen.at))
+
+    def _knows_url_only(self, seen: Observation) -> bool:
+        """Neither a process nor a log has told anything of an engine."""
+        return seen.processes is None and not self.log_only and not self.tracker.facts and len(self.tracker.runs) == 1
 
     def _odd_answer(self, seen: Observation) -> str:
         """Words for a /health that no starting engine gives: redirects, other codes, no HTTP at all; else ""."""
         health = self._health(seen)
         if health is None or seen.port != "open" or health.failure in ("refused", "timeout"):
+            self._odd_since = None
             return ""
-        told = "no HTTP" if health.failure else f"HTTP {health.code}"
-        return f"somebody listens there, but /health gives {told}: is it SGLang or vLLM, and the right port?"
+        self._odd_since = seen.at if self._odd_since is None else self._odd_since
+        told = ", ".join(
+            f"{path} gives {f'HTTP {a.code}' if a.code else 'no HTTP'}" for path, a in seen.endpoints.items()
+        )
+        return f"somebody listens there, but {told}"
+
+    def _is_foreign(self, seen: Observation) -> bool:
+        """No engine, nor a proxy before one, answers so: routes that are not there, redirects, no HTTP at all."""
+        codes = [answer.code for answer in seen.endpoints.values()]
+        if codes[0] in WITHOUT_HEALTH and len(codes) == 1:
+            return False  # its /v1/models has not answered yet
+        if codes[0] == 0:
+            return self._odd_since is not None and seen.at - self._odd_since >= _NO_HTTP_S
+        return all(200 <= code < 500 and code not in (401, 403, 408, 429) for code in codes)
 
     # ------------------------------------------------------------------ words
 

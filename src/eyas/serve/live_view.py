@@ -22,6 +22,7 @@ _COLOURS = {
     StateName.CRASHED: "red",
     StateName.UNHEALTHY: "yellow",
     StateName.UNREACHABLE: "yellow",
+    StateName.NO_ENGINE: "yellow",
 }
 
 

@@ -29,6 +29,7 @@ class StateName(StrEnum):
     CRASHED = "crashed"
     STOPPED = "stopped"
     UNREACHABLE = "unreachable"
+    NO_ENGINE = "no-engine"
 
     @property
     def exit_code(self) -> int:

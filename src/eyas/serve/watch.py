@@ -26,10 +26,21 @@ if TYPE_CHECKING:
     import httpx
 
 Until = Literal[
-    "starting", "warming-up", "ready", "proven", "unhealthy", "draining", "stalled", "crashed", "stopped", "unreachable"
+    "starting",
+    "warming-up",
+    "ready",
+    "proven",
+    "unhealthy",
+    "draining",
+    "stalled",
+    "crashed",
+    "stopped",
+    "unreachable",
+    "no-engine",
 ]
 _CANARY_PROMPT = "The capital city of France is"
 _CANARY_S = 60.0
+_BAD = (StateName.CRASHED, StateName.STALLED, StateName.UNHEALTHY, StateName.UNREACHABLE, StateName.NO_ENGINE)
 
 
 class WatchConfigWrong(EyasError):
@@ -46,7 +57,7 @@ class WatchConfig:
     until: Until | None = None
     """End with exit code 0 as soon as the server is in this state (ready is also met by proven). None: until it ends,
     or Ctrl-C. Exit code for another state at the end: 10 starting, 11 warming-up, 12 ready, 13 proven, 14 unhealthy,
-    15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable."""
+    15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable, 20 no-engine."""
     timeout: float | None = None
     """Seconds after which to end with what is then the case; None: no limit. There is no time limit for a phase."""
     interval: float = 1.0
@@ -135,9 +146,12 @@ def watch(
                 supervisor.journal.warn(f"the textfile cannot be written: {error.why}", at=snapshot.at)
 
     wanted = _wanted(config)
+    ends = set() if config.keep_on else {StateName.STALLED}
+    if not wanted and not config.keep_on:
+        ends |= {StateName.NO_ENGINE}  # with a wish one waits: a proxy may answer in the place of what is to come
     try:
         last = supervisor.run(
-            until=wanted | (set() if config.keep_on else {StateName.STALLED}),
+            until=wanted | ends,
             on_snapshot=show,
             on_event=view.event,
             deadline_s=config.timeout,
@@ -159,8 +173,7 @@ def _wanted(config: WatchConfig) -> set[StateName]:
 def _exit_code(last: Snapshot, wanted: set[StateName]) -> int:
     if wanted:
         return 0 if last.state in wanted else last.state.exit_code
-    bad = (StateName.CRASHED, StateName.STALLED, StateName.UNHEALTHY, StateName.UNREACHABLE)
-    return last.state.exit_code if last.state in bad else 0
+    return last.state.exit_code if last.state in _BAD else 0
 
 
 def _canary(
