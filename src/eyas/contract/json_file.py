@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from eyas.contract.git_lfs import refuse_pointer
 from eyas.errors import EyasError
 
 JSON_LIMIT_BYTES = 64 << 20  # the index of a 1 T-parameter target is about 10 MB
@@ -55,7 +56,9 @@ def parse_json(data: bytes, where: str) -> Any:
     Raises:
         JsonInvalid: not UTF-8, not JSON, half of a surrogate pair, nested too deeply, or a number too long.
         JsonDuplicateKey: an object has a key twice.
+        GitLfsPointer: it is a pointer to the text.
     """
+    refuse_pointer(data, where)
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
         if b"\\ud" in data or b"\\uD" in data:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.contract.checkpoint import DTYPE_BITS, TensorInfo
+from eyas.contract.git_lfs import refuse_pointer
 from eyas.contract.json_file import parse_json, unreadable
 from eyas.errors import EyasError
 
@@ -94,6 +95,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
 
     Raises:
         FileUnreadable: missing, no regular file, or not readable.
+        GitLfsPointer: a pointer to the file.
         HeaderTooLarge, HeaderBeyondFile, HeaderInvalid, JsonInvalid, JsonDuplicateKey: see those.
         TensorEntryInvalid, TensorDtypeUnknown, TensorSizeMismatch, TensorOffsets, FileTruncated, FileTrailingData.
     """
@@ -102,7 +104,10 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
             raise unreadable(path, "it is not there, or is no regular file")
         with open(path, "rb") as file:
             file_bytes = os.fstat(file.fileno()).st_size
-            length = _header_length(path, file.read(_LENGTH_BYTES), file_bytes)
+            prefix = file.read(_LENGTH_BYTES)
+            if prefix == b"version ":  # as a length it would be absurd
+                refuse_pointer(prefix + file.read(64), path)
+            length = _header_length(path, prefix, file_bytes)
             data = file.read(length)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise unreadable(path, str(error)) from None

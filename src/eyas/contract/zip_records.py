@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from eyas.contract.git_lfs import refuse_pointer
 from eyas.contract.json_file import unreadable
 from eyas.errors import EyasError
 
@@ -50,6 +51,7 @@ def read_zip_records(path: Path) -> Mapping[str, ZipRecord]:
 
     Raises:
         FileUnreadable: missing, no regular file, or not readable.
+        GitLfsPointer: a pointer to the file.
         BinNotZip: no zip directory at the end of the file.
         BinDirectoryInvalid: compressed, encrypted, duplicate, overlapping or outside records, or too many of them.
     """
@@ -58,6 +60,7 @@ def read_zip_records(path: Path) -> Mapping[str, ZipRecord]:
             raise unreadable(path, "it is not there, or is no regular file")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
+            refuse_pointer(file.read(64), path)
             count, directory_bytes, directory_begin = _find_directory(file, size, path)
             file.seek(directory_begin)
             entries = _parse_directory(file.read(directory_bytes), count, path)
