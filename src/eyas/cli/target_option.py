@@ -29,3 +29,13 @@ def target_folder(name: str, talk: Talk) -> Path:
 
     wheel = os.environ.get("EYAS_SMOLLM2_WHEEL")
     return resolve_target(name, cache=cache_folder(), talk=talk, wheel=Path(wheel) if wheel else None)
+
+
+def target_headers(name: str, talk: Talk, *, ask_hub: bool = True) -> Path | None:
+    """What `--target` stands for where config and headers are enough; see `resolve_target_headers`."""
+    from eyas.models.target_folder import resolve_target_headers
+
+    wheel = os.environ.get("EYAS_SMOLLM2_WHEEL")
+    return resolve_target_headers(
+        name, cache=cache_folder(), talk=talk, wheel=Path(wheel) if wheel else None, ask_hub=ask_hub
+    )

