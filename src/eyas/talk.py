@@ -28,6 +28,11 @@ class Talk(Protocol):
         """Open a progress bar with ETA; `total` None when unknown."""
 
 
+def counted(num: int, one: str, many: str = "") -> str:
+    """ "1 tensor", "3 tensors"; `many` where the plural is not `one` with an s."""
+    return f"{num} {one if num == 1 else many or one + 's'}"
+
+
 class _SilentProgress:
     def advance(self, amount: float = 1.0) -> None:
         return None

@@ -23,6 +23,7 @@ from eyas.contract.finding import SEVERITIES, Finding
 from eyas.contract.int_map import mask_bytes, target_ids
 from eyas.contract.target_embedding import TargetEmbedding, find_target_embedding
 from eyas.contract.target_spec import TargetSpec
+from eyas.talk import counted
 
 _EMBEDDING = "embed_tokens.weight"
 _OWN_FILES = ("config.json", "eyas.json", "hf_quant_config.json")
@@ -79,7 +80,7 @@ def _damage(reading: DraftReading, target: TargetSpec | None, allow: Sequence[st
     if refused:
         flags = " ".join(f"--allow {code}" for code in sorted({finding.code for finding in refused}))
         raise ConversionOfDamage(
-            f"the draft has {len(refused)} error(s); nothing was written",
+            f"the draft has {counted(len(refused), 'error')}; nothing was written",
             reading.checkpoint.where,
             _list(refused),
             f"{refused[0].do}; or go on with it as it is: {flags}",

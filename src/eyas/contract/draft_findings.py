@@ -13,6 +13,7 @@ from eyas.contract.target_findings import target_findings
 from eyas.contract.target_spec import TargetSpec
 from eyas.contract.tensor_names import SCALE_SUFFIXES, module_and_kind
 from eyas.contract.trainer_findings import trainer_findings
+from eyas.talk import counted
 
 _FLOATS = ("BF16", "F16", "F32")
 _FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
@@ -160,7 +161,8 @@ def _quantized_note(spec: DraftSpec, quantized: dict[str, str], where: str) -> F
         return _finding(
             "quantization-undeclared",
             "error",
-            f"{len(quantized)} modules are quantised ({', '.join(kinds)}), config.json has no quantization_config",
+            f"{counted(len(quantized), 'module is', 'modules are')} quantised ({', '.join(kinds)}), config.json has no"
+            " quantization_config",
             where,
             "engines build plain layers and lose or misread the scales",
             "add the quantization_config that the exporter used",
@@ -174,7 +176,8 @@ def _quantized_note(spec: DraftSpec, quantized: dict[str, str], where: str) -> F
     return Finding(
         code="draft-quantized",
         severity="note",
-        what=f"a quantised draft: {method or 'no method named'}, {len(quantized)} modules, {', '.join(kinds)}",
+        what=f"a quantised draft: {method or 'no method named'}, {counted(len(quantized), 'module')},"
+        f" {', '.join(kinds)}",
         where=where,
         why=f"recognised by the scales beside the weights; {bits}-bit storage, packed shapes are not checked",
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.finding import Finding, Severity
 from eyas.contract.ledger import FINDING_SEVERITY, Ledger, Reason, verdict_of
+from eyas.talk import counted
 
 
 def engine_findings(ledger: Ledger, other: Ledger | None, where: str) -> list[Finding]:
@@ -72,7 +73,9 @@ def _notes(ledger: Ledger, where: str, label: str) -> list[Finding]:
     casts = [t.name for t in ledger.tensors if "cast F32" in t.remark or "cast F64" in t.remark]
     if casts:
         why = "vLLM computes a draft in the target's dtype, SGLang in that of its config (float32 there means float16)"
-        notes.append(_note("dtype-cast", f"{len(casts)} tensors are cast down", where, why, label))
+        notes.append(
+            _note("dtype-cast", f"{counted(len(casts), 'tensor is', 'tensors are')} cast down", where, why, label)
+        )
     if ledger.aux is None:
         why = "the target's depth is not known: give --target"
         notes.append(_note("aux-unknown", "which layers are tapped cannot be told", where, why, label))

@@ -9,6 +9,7 @@ from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.contract.read_draft import read_draft
 from eyas.contract.target_spec import TargetSpec
 from eyas.errors import EyasError
+from eyas.talk import counted
 
 
 class DraftDamaged(EyasError):
@@ -38,7 +39,7 @@ def open_draft(path: Path, target: TargetSpec | None = None, *, strict: bool = T
         bad = [f for f in findings if SEVERITIES.index(f.severity) >= SEVERITIES.index("error")]
         if bad:
             raise DraftDamaged(
-                f"the draft has {len(bad)} error(s); the first: {bad[0].what}",
+                f"the draft has {counted(len(bad), 'error')}; the first: {bad[0].what}",
                 bad[0].where,
                 "; ".join(f"[{f.code}] {f.what}" for f in bad[:8]) + f" ({bad[0].why})",
                 bad[0].do or f"see all of them: eyas check {path}",

@@ -9,6 +9,7 @@ from eyas.contract.engines.load_tensors import Loaded
 from eyas.contract.engines.seen_config import SeenConfig
 from eyas.contract.ledger import DamageSeverity, KeyEntry, ParameterEntry, Reason, TensorEntry
 from eyas.contract.tensor_names import SCALE_SUFFIXES
+from eyas.talk import counted
 
 _FATAL_WHEN_UNFILLED = ("lm_head.weight", "model.fc.weight", "model.embed_tokens.weight")
 # such a switch costs something only through its tensors
@@ -84,10 +85,14 @@ def _unfilled(rules: LoadRules, lost: Sequence[ParameterEntry], loaded: Loaded, 
     return _damage(
         "parameters-unfilled",
         "fatal" if is_fatal else "severe",
-        f"{len(names)} parameters get nothing from the checkpoint: {_short(names)}",
+        f"{counted(len(names), 'parameter gets', 'parameters get')} nothing from the checkpoint: {_short(names)}",
         where,
         f"they stay {held}; the engine starts, answers correctly and accepts less, without a log line"
-        + (f" ({len(dropped)} checkpoint tensors are dropped, {_short(dropped)})" if dropped else ""),
+        + (
+            f" ({counted(len(dropped), 'checkpoint tensor is', 'checkpoint tensors are')} dropped, {_short(dropped)})"
+            if dropped
+            else ""
+        ),
         do,
         names,
     )
@@ -127,7 +132,7 @@ def _resized(names: Mapping[str, str], kind: str, where: str) -> Reason:
     return _damage(
         f"tensor-{kind.split()[0]}",
         "severe",
-        f"{len(names)} tensors are {kind} to fit: {_short(list(names))}",
+        f"{counted(len(names), 'tensor is', 'tensors are')} {kind} to fit: {_short(list(names))}",
         where,
         f"{first}: {names[first]}",
         "correct intermediate_size, num_attention_heads, num_key_value_heads or head_dim in config.json",
@@ -148,7 +153,7 @@ def tensor_reasons(rules: LoadRules, tensors: Sequence[TensorEntry], loaded: Loa
             _damage(
                 "tensors-dropped",
                 "severe",
-                f"{len(others)} tensors of the draft are lost: {_short(others)}",
+                f"{counted(len(others), 'tensor of the draft is', 'tensors of the draft are')} lost: {_short(others)}",
                 where,
                 f"{first.remark}; the draft was trained with them",
                 f"use an engine version that has them, or {convert_command(where, rules.engine)}",
