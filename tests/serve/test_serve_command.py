@@ -170,13 +170,53 @@ def test_a_version_without_print_is_not_a_way_around_the_check(world: World):
     assert "--print" in answer.text
 
 
-def test_an_unknown_hub_target_can_be_printed_without_download(world: World):
-    world.target = Path("nobody/no-such-model")  # type: ignore[assignment]
+def test_an_unknown_hub_target_can_be_printed_without_download_and_is_not_vouched_for(world: World):
+    world.target = Path("nobody/no-such-model")
 
     answer = world.serve("--print", "--engine-version", "0.5.23")
 
+    assert answer.code == 0
     assert "nobody/no-such-model" in answer.text
     assert "not at hand" in answer.text
+    assert "as it was trained" not in answer.text
+    [line] = [line for line in answer.text.splitlines() if line.startswith("ledger: ")]
+    assert "checked alone, target unknown" in line
+
+
+def test_a_target_that_is_not_there_is_an_error_also_when_only_printed(world: World):
+    world.target = world.folder / "tarrget"
+
+    answer = world.serve("--print", "--engine-version", "0.5.23")
+
+    assert (answer.code, answer.document["code"]) == (2, "target-unknown")
+
+
+def test_a_config_alone_is_used_for_what_it_tells(world: World):
+    config = json.loads((world.target / "config.json").read_text())
+    given = world.folder / "config-only"
+    given.mkdir()
+    for width in (config["hidden_size"], 2 * config["hidden_size"]):
+        (given / "config.json").write_text(json.dumps(config | {"hidden_size": width}))
+        for world.target in (given, given / "config.json"):
+            answer = world.serve("--print", "--engine-version", "0.5.23")
+            fits = width == config["hidden_size"]
+            assert (answer.code, "target-hidden-size" in answer.text) == (0 if fits else 1, not fits), answer.text
+            assert "no weights at" in answer.text
+            assert answer.document["target"] == str(given)
+    served = world.serve()
+    assert (served.code, served.document["code"]) == (2, "target-incomplete")
+
+
+def test_a_refused_launch_prints_no_command_to_copy(world: World):
+    refused = world.serve("--print", "--engine-version", "0.5.9", draft=world.layers0)
+    assert refused.code == 1
+    assert "sglang.launch_server" not in refused.text
+    force = [word for code in dict.fromkeys(refused.document["refused"]) for word in ("--force", code)]
+    assert " ".join(force) in refused.text
+
+    forced = world.serve("--print", "--engine-version", "0.5.9", *force, draft=world.layers0)
+    assert forced.code == 0
+    assert "sglang.launch_server" in forced.text
 
 
 def test_ctrl_c_ends_the_server_well_and_leaves_nothing_behind(world: World):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit
-from eyas.cli.target_option import TargetName, cache_folder, target_folder
+from eyas.cli.target_option import TargetName, cache_folder, target_folder, target_headers
 from eyas.cli.terminal import Terminal
 from eyas.errors import ExitCode
 from eyas.serve.canary_run import CanaryOptions
 from eyas.serve.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch_plan import LaunchPlan, LaunchRequest, plan_launch
 from eyas.serve.serve_options import Counting, EngineChoice, ServeOptions
+from eyas.talk import counted
 
 if TYPE_CHECKING:
     from eyas.serve.live_view import View
@@ -97,10 +98,10 @@ def serve(
     """
     talk = Terminal()
     options = replace(options, num_draft_tokens=short_k) if short_k is not None else options
-    folder = _folder_of(target, talk, print_only=print_only)
+    name, folder = _printed_target(target, talk) if print_only else _served_target(target, talk)
     request = LaunchRequest(
         engine=engine,
-        target=str(folder) if folder is not None else target,
+        target=name,
         target_folder=folder,
         draft=draft.expanduser().resolve(),
         options=options,
@@ -190,7 +191,7 @@ def _plan_text(plan: LaunchPlan) -> str:
         *found,
         *(f"note: {n}" for n in (*plan.notes, *plan.command.notes)),
         "",
-        plan.shell(),
+        plan.shell() if plan.may_start else f"the command is left out: serve refuses this launch; {_forcing(plan)}",
     ]
     return "\n".join(lines)
 
@@ -198,25 +199,40 @@ def _plan_text(plan: LaunchPlan) -> str:
 def _refusal(plan: LaunchPlan) -> str:
     if plan.may_start:
         return "--engine-version plans without looking at what is installed: use it with --print"
-    codes = " ".join(f"--force {code}" for code in dict.fromkeys(f.code for f in plan.refused))
     return "\n".join(
         [
             *(str(f) for f in plan.findings if f.severity != "note"),
             "",
-            f"not started: {plan.engine.label} would serve a broken draft or fail ({len(plan.refused)} findings)",
-            f"to start it all the same: {codes}",
+            f"not started: {plan.engine.label} would serve a broken draft or fail"
+            f" ({counted(len(plan.refused), 'finding')})",
+            _forcing(plan),
         ]
     )
+
+
+def _forcing(plan: LaunchPlan) -> str:
+    codes = " ".join(f"--force {code}" for code in dict.fromkeys(f.code for f in plan.refused))
+    return f"to start it all the same: {codes}"
 
 
 def _verdict_of(plan: LaunchPlan) -> int:
     return int(ExitCode.GOOD if plan.may_start else ExitCode.FINDINGS)
 
 
-def _folder_of(target: str, talk: Terminal, *, print_only: bool) -> Path | None:
-    """The target's folder; a hub id that is only to be printed is not downloaded."""
-    is_local = Path(target).expanduser().is_dir() or "/" not in target
-    return target_folder(target, talk).resolve() if is_local or not print_only else None
+def _served_target(target: str, talk: Terminal) -> tuple[str, Path]:
+    """What the engine is given, and where it lies: a folder with weights."""
+    folder = target_folder(target, talk).resolve()
+    return str(folder), folder
+
+
+def _printed_target(target: str, talk: Terminal) -> tuple[str, Path | None]:
+    """The same for a command that is only shown: no weights are needed, and nothing is fetched from the hub."""
+    found = target_headers(target, talk, ask_hub=False)
+    is_hub_id = "/" in target and not Path(target).expanduser().exists()
+    if found is None or is_hub_id:
+        return target, found
+    found = found.resolve()
+    return str(found.parent if found.name == "config.json" else found), found
 
 
 def _key_variable(name: str | None) -> str | None:

@@ -8,6 +8,7 @@ from eyas.contract.launch_flags import Launch, draft_length
 from eyas.contract.ledger import Ledger
 from eyas.contract.read_draft import read_draft
 from eyas.errors import EyasError
+from eyas.talk import counted
 
 _OWN_FLAGS = (
     "--speculative-algorithm",
@@ -19,15 +20,28 @@ _OWN_FLAGS = (
 _OWN_SETTINGS = ("method", "model", "num_speculative_tokens")
 
 
-def ledger_words(ledger: Ledger | None) -> str:
-    """What a ledger says of a draft, in one sentence."""
+def ledger_words(ledger: Ledger | None, *, is_target_known: bool = True) -> str:
+    """What a ledger says of a draft, in one sentence.
+
+    Args:
+        is_target_known: False = the draft was judged alone, and nothing is vouched for.
+    """
     if ledger is None:
         return ""
-    if ledger.is_healthy:
+    if ledger.is_healthy and is_target_known:
         return f"{ledger.engine.label} serves this draft as it was trained"
+    if ledger.is_healthy:
+        return (
+            f"{ledger.engine.label} loads this draft; checked alone, target unknown: whether they fit is NOT known"
+            " (give the target's folder or its config.json)"
+        )
     reasons = [r.what for r in ledger.reasons]
     if ledger.dropped:
-        reasons.insert(0, f"{len(ledger.dropped)} tensors are dropped ({_pattern(ledger.dropped)})")
+        reasons.insert(
+            0, f"{counted(len(ledger.dropped), 'tensor is', 'tensors are')} dropped ({_pattern(ledger.dropped)})"
+        )
+    if not is_target_known:
+        reasons.append("checked alone, target unknown")
     return f"{ledger.engine.label}: " + "; ".join(dict.fromkeys(reasons))
 
 

@@ -15,6 +15,7 @@ from eyas.contract.engines.version import EngineVersion, parse_engine
 from eyas.contract.finding import SEVERITIES, Finding
 from eyas.contract.launch_flags import Launch
 from eyas.contract.read_checkpoint import read_checkpoint
+from eyas.contract.target_checkpoint import read_target_checkpoint
 from eyas.errors import EyasError
 from eyas.serve.bad_combinations import bad_combinations
 from eyas.serve.check_words import effective_length, ledger_words, needed_flags
@@ -43,7 +44,8 @@ class LaunchRequest:
 
     Attributes:
         target: as the engine shall be given it (folder or hub id).
-        target_folder: where its headers can be read; None = not at hand (a hub id with --print).
+        target_folder: where its headers can be read (only to be printed: a config.json or a dump will do); None = not
+            at hand (a hub id with --print).
         draft: the draft's folder.
         extra: words after `--`.
         forced: finding codes to start in spite of.
@@ -135,7 +137,7 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
     )
     installed, engine = _engine_of(request, environment)
     draft = read_checkpoint(request.draft)
-    target = read_checkpoint(request.target_folder) if request.target_folder else None
+    target = read_target_checkpoint(request.target_folder, weights=True) if request.target_folder else None
     report = check(draft, target, [engine], CheckOptions(num_draft_tokens=request.options.num_draft_tokens))
     recipe = _recipe(request, engine, installed, report, draft, target, environment, cache, talk)
     command = (sglang_command if request.engine == "sglang" else vllm_command)(recipe)
@@ -171,7 +173,7 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         findings=findings,
         refused=refused,
         overruled=overruled,
-        ledger=ledger_words(report.ledgers.get(engine.label)),
+        ledger=ledger_words(report.ledgers.get(engine.label), is_target_known=target is not None),
         next_command=_next(request, engine, blocking),
         notes=_notes(request, engine, installed, recipe, blocking, report),
     )
@@ -267,6 +269,10 @@ def _notes(
     notes += [n for n in (report.launch.get(engine.label) or Launch()).notes if not n.startswith(("K = ", "name the"))]
     if recipe.target_headers is None:
         notes.append("the target's headers are not at hand: its length, memory and vocabulary are not checked")
+    elif not recipe.target_headers.tensors:
+        notes.append(
+            f"no weights at {request.target_folder}: memory is not estimated, and an engine needs them to start"
+        )
     useless = [code for code in request.forced if code not in {f.code for f in blocking}]
     notes += [f"--force {code}: nothing to overrule" for code in useless]
     if request.engine == "sglang" and not at_least(engine.version, "0.5.10"):
