@@ -19,6 +19,7 @@ from eyas.engine.batches.model import BatchLlama, bytes_per_position
 from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.engine.batches.plan import BatchMemoryTooSmall, plan_batch
 from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
+from eyas.engine.batches.state import BatchState, NewRow
 from eyas.engine.engine import Engine, Limits, PromptEmpty
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import LlamaWeights, fuse_llama
@@ -469,3 +470,17 @@ def test_captured_steps_write_what_the_same_steps_write_uncaptured(dtype: torch.
         texts.append({c.id: c.ids for c in BatchGenerator(runner, decode).run(mixed_requests(), Silent())})
 
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_settings_of_several_tokens_a_row_lie_in_memory_as_kernels_read_them(num: int):
+    state = BatchState(4, 2, 16, torch.device("cpu"), width=4)
+    rows = [NewRow(row=i, length=3, sampling=Sampling(temperature=0.5 + i, top_k=i), num_drawn=5) for i in range(num)]
+    state.join(rows)
+
+    settings = state.settings(num, 4)
+
+    for name in ("temperature", "top_k", "top_p", "min_p"):
+        column = getattr(settings, name)
+        assert column.is_contiguous(), name
+        assert column.tolist() == pytest.approx([getattr(r.sampling, name) for r in rows for _ in range(4)]), name

@@ -81,7 +81,7 @@ class BatchState:
 
     def _settings(self, where: slice | Tensor, num: int, used: Sequence[Sampling], width: int) -> SamplingBatch:
         def column(tensor: Tensor) -> Tensor:
-            return tensor[where, None].expand(-1, width).flatten()
+            return tensor[where].repeat_interleave(width)  # of one row, too: kernels read it as memory has it
 
         return SamplingBatch(
             temperature=column(self.temperature),
