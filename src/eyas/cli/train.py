@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,9 +11,11 @@ from cyclopts import Parameter
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, target_folder
 from eyas.cli.terminal import Terminal
+from eyas.cli.train_signals import EXIT_CODE, tell_end, wish_to_stop
 from eyas.cli.train_text import outcome_text, plan_text, summary_of
 from eyas.talk import Silent, Talk
-from eyas.train.config import TrainConfig, require_processes, require_threads
+from eyas.train.config import CHECKS, DRAFT, MACHINE, OUTPUT, TrainConfig, require_processes, require_threads
+from eyas.train.stopping import TrainingStopped
 
 if TYPE_CHECKING:
     from eyas.train.ranks import Place
@@ -26,26 +29,26 @@ def train(
     data: Annotated[Path, Parameter(name="--data")],
     out: Path,
     config: Annotated[TrainConfig, Parameter(name="*")] = _DEFAULT,
-    init_from: Path | None = None,
-    held_out: Path | None = None,
-    tensorboard: Path | None = None,
-    wandb: str | None = None,
-    init_only: Annotated[bool, Parameter(negative="")] = False,
-    device: str = "auto",
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto",
-    gpus: int = 1,
-    shard: Annotated[bool, Parameter(negative="")] = False,
-    threads: int | None = None,
-    restart: Annotated[bool, Parameter(negative="")] = False,
-    recipe: Annotated[Path | None, Parameter(name="--config")] = None,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
-    json: JsonFlag = False,
+    init_from: Annotated[Path | None, Parameter(group=DRAFT)] = None,
+    held_out: Annotated[Path | None, Parameter(group=CHECKS)] = None,
+    tensorboard: Annotated[Path | None, Parameter(group=OUTPUT)] = None,
+    wandb: Annotated[str | None, Parameter(group=OUTPUT)] = None,
+    init_only: Annotated[bool, Parameter(group=DRAFT, negative="")] = False,
+    device: Annotated[str, Parameter(group=MACHINE)] = "auto",
+    dtype: Annotated[Literal["auto", "float32", "bfloat16"], Parameter(group=MACHINE)] = "auto",
+    gpus: Annotated[int, Parameter(group=MACHINE)] = 1,
+    shard: Annotated[bool, Parameter(group=MACHINE, negative="")] = False,
+    threads: Annotated[int | None, Parameter(group=MACHINE)] = None,
+    restart: Annotated[bool, Parameter(group=OUTPUT, negative="")] = False,
+    recipe: Annotated[Path | None, Parameter(name="--config", group=OUTPUT)] = None,
+    dry_run: Annotated[bool, Parameter(group=CHECKS, negative="")] = False,
+    json: Annotated[JsonFlag, Parameter(group=OUTPUT)] = False,
 ) -> int:
     """Train an EAGLE-3 draft with training-time test, online: the target runs in the same process.
 
     A CPU trains a small draft at a few thousand tokens a minute: enough to see it learn. The draft is written in
-    SGLang's format (vLLM reads it too) with its metrics beside it, whole or not at all. A run that was killed goes on
-    from its last checkpoint (OUT.resume) when the same command is run again.
+    SGLang's format (vLLM reads it too) with its metrics beside it, whole or not at all. Ctrl-C or SIGTERM ends a run
+    after its step, with a checkpoint (OUT.resume). The same command run again goes on from the last checkpoint.
 
     Parameters
     ----------
@@ -91,41 +94,45 @@ def train(
     from eyas.train.train import train as train_draft
 
     # Of the processes that torchrun started, the first one alone talks and prints.
-    is_first = place is None or place.rank == 0
+    is_first, was_there = place is None or place.rank == 0, out.exists()
     talk: Talk = Terminal() if is_first else Silent()
-    folder = target_folder(target, talk)
-    if threads is not None:
-        _use_threads(threads)
-    request = TrainRequest(
-        target=folder,
-        rows=data,
-        out=out,
-        init_from=init_from,
-        device=device,
-        dtype=dtype,
-        init_only=init_only,
-        restart=restart,
-        held_out=held_out,
-        tensorboard=tensorboard,
-        wandb=wandb,
-        shard=shard,
-    )
-    plan = plan_train(request, config, talk)
-    document: dict[str, Any] = {"schema": "eyas.train/1", "out": str(out), "dry_run": dry_run, **plan.as_document()}
-    if dry_run:
-        if not is_first:
-            return 0
+    try:
+        folder = target_folder(target, talk)
+        if threads is not None:
+            _use_threads(threads)
+        request = TrainRequest(
+            target=folder,
+            rows=data,
+            out=out,
+            init_from=init_from,
+            device=device,
+            dtype=dtype,
+            init_only=init_only,
+            restart=restart,
+            held_out=held_out,
+            tensorboard=tensorboard,
+            wandb=wandb,
+            shard=shard,
+        )
+        plan = plan_train(request, config, talk)
+        document: dict[str, Any] = {"schema": "eyas.train/1", "out": str(out), "dry_run": dry_run, **plan.as_document()}
+        if dry_run:
+            if not is_first:
+                return 0
+            if gpus > 1:
+                talk.note(f"the trial steps run on one device; {gpus} share them")
+            document |= examine(request, config, plan, talk).as_document()
+            return emit(document, plan_text(document), json=json)
+        start = time.monotonic()
+        listen = partial(wish_to_stop, is_told=is_first)
         if gpus > 1:
-            talk.note(f"the trial steps run on one device; {gpus} share them")
-        document |= examine(request, config, plan, talk).as_document()
-        return emit(document, plan_text(document), json=json)
-    start = time.monotonic()
-    if gpus > 1:
-        from eyas.train.launch import train_on
+            from eyas.train.launch import train_on
 
-        done = train_on(gpus, request, config, plan, Terminal, threads)
-    else:
-        done = train_draft(request, config, plan, talk, place)
+            done = train_on(gpus, request, config, plan, Terminal, threads, listen=listen)
+        else:
+            done = train_draft(request, config, plan, talk, place, listen=listen)
+    except (TrainingStopped, KeyboardInterrupt) as ended:
+        return tell_end(ended, out, was_there=was_there, json=json) if is_first else EXIT_CODE
     if not is_first:
         return 0
     document |= {

@@ -9,10 +9,12 @@ import signal
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Event
 from typing import Any
 
 import torch
@@ -24,9 +26,12 @@ from eyas.train.plan import TrainPlan
 from eyas.train.preflight import plan_train
 from eyas.train.ranks import Place
 from eyas.train.request import TrainRequest
+from eyas.train.stopping import Listen, never_asked
 from eyas.train.train import Trained, train
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_POLL_S = 0.1  # the parent asks so often whether the run shall stop
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 2.0  # between the first bad news and the end: the cause may come after its consequence
 
 
@@ -63,6 +68,8 @@ def train_on(
     plan: TrainPlan,
     make_talk: Callable[[], Talk],
     threads: int | None = None,
+    *,
+    listen: Listen = never_asked,
 ) -> Trained:
     """`train` in `num_ranks` processes of this machine.
 
@@ -71,6 +78,7 @@ def train_on(
         plan: made by this process; each rank makes it again.
         make_talk: importable by name; called in the first rank, the others keep quiet.
         threads: of each process on the CPU; None for its share of the cores.
+        listen: asked in this process; the ranks stop together after a step.
 
     Raises:
         RankDied: a rank was killed, or failed by an error of ours.
@@ -90,26 +98,41 @@ def train_on(
     threads = threads or max(1, torch.get_num_threads() // num_ranks)
     work = _Work(request=request, config=config, make_talk=make_talk, threads=threads, parent=os.getpid())
     context = get_context("spawn")
+    stop = context.Event()
     with tempfile.TemporaryDirectory(prefix="eyas-ranks-") as folder:
         ears, processes = [], []
         for rank in range(num_ranks):
             place = Place(rank=rank, size=num_ranks, local_rank=rank, meet_at=f"file://{folder}/meet")
             ear, mouth = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(place, work, mouth), name=f"eyas rank {rank}")
-            process.start()
+            process = context.Process(target=_rank, args=(place, work, mouth, stop), name=f"eyas rank {rank}")
+            with _signals_held():
+                process.start()
             mouth.close()
             ears.append(ear)
             processes.append(process)
         try:
-            done = _follow(processes, ears)
+            with listen() as is_asked:
+                done = _follow(processes, ears, is_asked, stop)
         finally:
             _end(processes)
     return Trained(plan=plan, out=request.out, **done)
 
 
-def _rank(place: Place, work: _Work, mouth: connection.Connection) -> None:
-    """The life of one rank. Ctrl-C is the parent's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """A process started inside is born with Ctrl-C and SIGTERM held back: they go to its whole group."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _rank(place: Place, work: _Work, mouth: connection.Connection, stop: Event) -> None:
+    """The life of one rank. Ctrl-C and SIGTERM are the parent's business, which sets `stop` or kills."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != work.parent:  # it died while this one started
         return
@@ -118,7 +141,7 @@ def _rank(place: Place, work: _Work, mouth: connection.Connection) -> None:
     talk = work.make_talk() if place.rank == 0 else Silent()
     try:
         plan = plan_train(work.request, work.config, Silent())
-        trained = train(work.request, work.config, plan, talk, place)
+        trained = train(work.request, work.config, plan, talk, place, listen=lambda: nullcontext(stop.is_set))
         mouth.send(_News(place.rank, {"metrics": trained.metrics, "held_out": trained.held_out, "kept": trained.kept}))
     except EyasError as error:
         mouth.send(_News(place.rank, error=error))
@@ -126,12 +149,19 @@ def _rank(place: Place, work: _Work, mouth: connection.Connection) -> None:
         mouth.send(_News(place.rank, crash=traceback.format_exc()))
 
 
-def _follow(processes: Sequence[SpawnProcess], ears: Sequence[connection.Connection]) -> Mapping[str, Any]:
-    """Wait until all ranks are done, or raise the cause of the first end that is none."""
+def _follow(
+    processes: Sequence[SpawnProcess],
+    ears: Sequence[connection.Connection],
+    is_asked: Callable[[], bool],
+    stop: Event,
+) -> Mapping[str, Any]:
+    """Wait until all ranks are done, or raise the cause of the first end that is none; pass the wish to stop on."""
     news: dict[int, _News] = {}
     deadline: float | None = None
     while len(news) < len(processes):
-        timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if is_asked() and not stop.is_set():
+            stop.set()
+        timeout = _POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
         waiting = [ears[rank] for rank in range(len(processes)) if rank not in news]
         ready = connection.wait(waiting, timeout)
         for rank, ear in enumerate(ears):
@@ -182,10 +212,6 @@ def _died(rank: int, why: str) -> tuple[str, str, str, str]:
 def _end(processes: Sequence[SpawnProcess]) -> None:
     for process in processes:
         if process.is_alive():
-            process.terminate()
-    until = time.monotonic() + _GRACE_S
-    for process in processes:
-        process.join(max(0.0, until - time.monotonic()))
-        if process.is_alive():
             process.kill()
-            process.join()
+    for process in processes:
+        process.join()

@@ -1,7 +1,7 @@
 """The optimiser steps of a run, from its plan or its checkpoint to its end. Files only through `checkpoint`."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from eyas.train.held_out import HeldOut
 from eyas.train.journal import Journal, Speedometer, best_of
 from eyas.train.plan import TrainPlan
 from eyas.train.sinks import Sink
+from eyas.train.stopping import Listen, never_asked
 from eyas.train.trainer import Trainer
 
 
@@ -29,12 +30,14 @@ class Checkpointing:
         every_s: seconds between checkpoints; 0 = never.
         run: what decides the run.
         state: where a run kept earlier stands; None to start.
+        listen: opened around the steps; tells whether somebody wants the run to stop, with a checkpoint.
     """
 
     folder: Path
     every_s: float
     run: Mapping[str, Any]
     state: CheckpointState | None
+    listen: Listen = never_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +69,17 @@ class RunOutcome:
         records: one per optimiser step and one per replay, in order (`journal`).
         best: tensors of the draft with the largest accept length; None without a replay.
         error: `TrainingDiverged`; the trainer's draft is then that of the last good step.
+        stopped_after: steps done when it stopped because it was asked to; None where it went to its end.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Tensor] | None = None
     error: Exception | None = None
+    stopped_after: int | None = None
 
 
 def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Watch, talk: Talk) -> RunOutcome:
-    """Train to the end, or to the first step that is not finite."""
+    """Train to the end, to the first step that is not finite, or to the one after which it is asked to stop."""
     outcome, first = RunOutcome(), 0
     if keep.state is not None:
         restored = restore(keep.folder, trainer, keep.state)
@@ -82,9 +87,9 @@ def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Wat
         first = keep.state.step
         talk.line(f"going on after step {first} of {len(plan.batches)} (kept in {keep.folder})")
     speedometer = Speedometer.of(trainer.target.device, plan.costs.flop_per_token, trainer.ranks.size)
-    with talk.progress("train", plan.num_tokens, "tokens") as bar:
+    with keep.listen() as is_asked, talk.progress("train", plan.num_tokens, "tokens") as bar:
         journal = Journal(outcome.records, speedometer, watch.sinks, bar, trainer.data_wait)
-        _Run(trainer, plan, keep, watch, journal, outcome).go(first)
+        _Run(trainer, plan, keep, watch, journal, outcome, is_asked).go(first)
     return outcome
 
 
@@ -96,6 +101,7 @@ class _Run:
     watch: Watch
     journal: Journal
     outcome: RunOutcome
+    is_asked: Callable[[], bool]
     last_kept: float = field(default_factory=time.monotonic)
 
     def go(self, first: int) -> None:
@@ -111,8 +117,9 @@ class _Run:
             done = step + 1
             is_replayed = self.watch.held_out is not None and (done == last or done % self.watch.eval_every == 0)
             is_read = is_replayed or done == last or done % self.watch.log_every == 0
-            is_kept = self._is_checkpoint_due(is_read)
-            if not (is_read or is_kept):
+            is_stopped = done < last and self._is_stop_wanted(is_read)
+            is_kept = self._is_checkpoint_due(is_read, is_stopped)
+            if not (is_read or is_kept or is_stopped):
                 continue
             self.outcome.error = self.journal.flush()
             if self.outcome.error is not None:
@@ -123,6 +130,10 @@ class _Run:
                     self._replay(done)
                 if is_kept:
                     self._checkpoint(done)
+            if is_stopped:
+                self.trainer.ranks.gather(done)  # a launcher ends the others with the first that leaves
+                self.outcome.stopped_after = done
+                return
 
     def _replay(self, step: int) -> None:
         assert self.watch.held_out is not None, "asked only with held-out rows"
@@ -133,9 +144,17 @@ class _Run:
             if record["is_best"] and self.trainer.ranks.is_first:
                 self.outcome.best = draft_tensors(self.trainer.draft)
 
-    def _is_checkpoint_due(self, is_read: bool) -> bool:
+    def _is_stop_wanted(self, is_read: bool) -> bool:
+        """By any rank. Several agree on the step, but only when they wait anyway."""
+        ranks = self.trainer.ranks
+        if ranks.size == 1:
+            return self.is_asked()
+        return is_read and any(ranks.gather(self.is_asked()))
+
+    def _is_checkpoint_due(self, is_read: bool, is_stopped: bool) -> bool:
         """By the first rank's clock. With shards all ranks write, so they ask it, but only when they wait anyway."""
-        is_due = self.keep.every_s > 0 and time.monotonic() - self.last_kept >= self.keep.every_s
+        is_old = is_stopped or time.monotonic() - self.last_kept >= self.keep.every_s
+        is_due = self.keep.every_s > 0 and is_old
         if self.trainer.shards is None:
             return is_due and self.trainer.ranks.is_first
         return is_read and self.trainer.ranks.gather(is_due)[0]

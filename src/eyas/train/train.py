@@ -27,6 +27,7 @@ from eyas.train.run import Checkpointing, RunOutcome, Watch, run_steps, take_bes
 from eyas.train.sharding import Shards
 from eyas.train.sinks import open_sinks
 from eyas.train.starting_draft import starting_draft
+from eyas.train.stopping import Listen, TrainingStopped, never_asked
 from eyas.train.trainer import Trainer
 from eyas.train.write_draft import write_draft
 
@@ -56,22 +57,30 @@ class Trained:
 
 
 def train(
-    request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: Talk, place: Place | None = None
+    request: TrainRequest,
+    config: TrainConfig,
+    plan: TrainPlan,
+    talk: Talk,
+    place: Place | None = None,
+    *,
+    listen: Listen = never_asked,
 ) -> Trained:
     """Train as planned and write the draft with its metrics; a rerun of a killed run goes on from its checkpoint.
 
     Args:
         place: of this process among those that train together; None for a process alone. Only the first one writes.
+        listen: tells whether the run shall stop after the step that it is at.
 
     Raises:
         CheckpointForeign, CheckpointDamaged: an unfinished run is there and cannot be gone on with.
         TeacherWrong: see `teacher_check`.
         TrainingDiverged: a loss or gradient is not finite; the state before it is kept.
+        TrainingStopped: `listen` wanted it; a rerun goes on from there.
         DeviceOutOfMemory: the GPU's memory is not enough.
         OutputExists, WriteFailed: see `records.atomic`.
     """
     placement = request.placement(place.local_rank if place else 0)
-    keep = _checkpointing(request, config, plan, placement)
+    keep = _checkpointing(request, config, plan, placement, listen)
     try:
         with joined(place, placement.device) as ranks:
             return _train(request, config, plan, keep, placement, ranks, talk)
@@ -161,10 +170,15 @@ def _run(
                 f"the draft before that step is kept: --init-from {keep.folder / LAST_GOOD}, with another --out"
             )
         raise outcome.error
+    if outcome.stopped_after is not None:
+        is_kept = keep.every_s > 0
+        raise TrainingStopped.after(outcome.stopped_after, len(plan.batches), keep.folder, is_kept=is_kept)
     return outcome
 
 
-def _checkpointing(request: TrainRequest, config: TrainConfig, plan: TrainPlan, placement: Placement) -> Checkpointing:
+def _checkpointing(
+    request: TrainRequest, config: TrainConfig, plan: TrainPlan, placement: Placement, listen: Listen
+) -> Checkpointing:
     folder = resume_folder(request.out)
     if request.restart:
         throw_away(folder)
@@ -179,4 +193,5 @@ def _checkpointing(request: TrainRequest, config: TrainConfig, plan: TrainPlan, 
         dtype=str(placement.dtype).removeprefix("torch."),
         init_from=init_from,
     )
-    return Checkpointing(folder=folder, every_s=config.checkpoint_every_s, run=run, state=read_state(folder, run))
+    state = read_state(folder, run)
+    return Checkpointing(folder=folder, every_s=config.checkpoint_every_s, run=run, state=state, listen=listen)
