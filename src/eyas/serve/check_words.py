@@ -20,14 +20,17 @@ _OWN_FLAGS = (
 _OWN_SETTINGS = ("method", "model", "num_speculative_tokens")
 
 
-def ledger_words(ledger: Ledger | None, *, is_target_known: bool = True) -> str:
+def ledger_words(ledger: Ledger | None, *, is_target_known: bool = True, is_sound: bool = True) -> str:
     """What a ledger says of a draft, in one sentence.
 
     Args:
         is_target_known: False = the draft was judged alone, and nothing is vouched for.
+        is_sound: False = the draft or the pair has errors that are not the engine's doing.
     """
     if ledger is None:
         return ""
+    if ledger.is_healthy and not is_sound:
+        return f"{ledger.engine.label} loads this draft, but draft or target are at fault (see the findings)"
     if ledger.is_healthy and is_target_known:
         return f"{ledger.engine.label} serves this draft as it was trained"
     if ledger.is_healthy:

@@ -173,7 +173,11 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         findings=findings,
         refused=refused,
         overruled=overruled,
-        ledger=ledger_words(report.ledgers.get(engine.label), is_target_known=target is not None),
+        ledger=ledger_words(
+            report.ledgers.get(engine.label),
+            is_target_known=target is not None,
+            is_sound=report.worst(engine.label) not in ("error", "fatal"),
+        ),
         next_command=_next(request, engine, blocking),
         notes=_notes(request, engine, installed, recipe, blocking, report),
     )
