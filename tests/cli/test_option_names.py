@@ -1,8 +1,10 @@
 """An option that several commands have is the same one in each: name, form and default."""
 
+import re
+
 import pytest
 
-from eyas.cli.app import build_app
+from eyas.cli.app import COMMANDS, build_app, main
 
 
 @pytest.mark.parametrize(
@@ -17,3 +19,31 @@ def test_commands_that_compute_take_the_same_options_with_the_same_defaults(opti
     for command in commands:
         found = [a for a in app[command].assemble_argument_collection() if option in a.names]
         assert [a.field_info.default for a in found] == [default], command
+
+
+def test_a_switch_that_is_off_has_no_second_name_that_turns_it_off():
+    app = build_app()
+    twice = [
+        (command, argument.name)
+        for command in COMMANDS
+        for argument in app[command].assemble_argument_collection()
+        if argument.field_info.default is False and any(name.startswith("--no-") for name in argument.names)
+    ]
+    assert twice == []
+
+
+@pytest.mark.parametrize(
+    ("command", "sections"),
+    [
+        ("train", ["Parameters", "How much", "The draft", "Optimisation", "Checks", "Machine", "Output"]),
+        ("prepare", ["Parameters", "Data and rows", "What the target writes", "Machine", "Output"]),
+    ],
+)
+def test_long_help_is_in_sections_and_what_must_be_given_comes_first(command, sections, capsys):
+    assert main([command, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert re.findall(r"^╭─ (.+?) ─", page, re.M) == sections
+    required = page.split("╭─ ")[1]
+    assert set(re.findall(r"--[a-z-]+", required)) == {"--target", "--out"} | (
+        {"--data"} if command == "train" else set()
+    )

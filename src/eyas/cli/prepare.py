@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from eyas.cli.output import JsonFlag, emit, use_colour
 from eyas.cli.target_option import TargetName, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.data.prepare_config import PrepareConfig
+from eyas.data.prepare_config import DATA, OUTPUT, PrepareConfig
 from eyas.data.writing_config import WritingConfig
 from eyas.records.rows import HELD_OUT
 
@@ -24,14 +24,14 @@ def prepare(
     *,
     target: TargetName,
     out: Path,
-    data: Annotated[list[str] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
+    data: Annotated[list[str] | None, Parameter(name="--data", group=DATA, consume_multiple=True, negative="")] = None,
     config: Annotated[PrepareConfig, Parameter(name="*")] = _DEFAULT,
     writing: Annotated[WritingConfig, Parameter(name="*")] = _WRITE_NOTHING,
-    exclude: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")] = None,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
-    replace: Annotated[bool, Parameter(negative="")] = False,
-    recipe: Annotated[Path | None, Parameter(name="--config")] = None,
-    json: JsonFlag = False,
+    exclude: Annotated[list[Path] | None, Parameter(group=DATA, consume_multiple=True, negative="")] = None,
+    dry_run: Annotated[bool, Parameter(group=OUTPUT, negative="")] = False,
+    replace: Annotated[bool, Parameter(group=OUTPUT, negative="")] = False,
+    recipe: Annotated[Path | None, Parameter(name="--config", group=OUTPUT)] = None,
+    json: Annotated[JsonFlag, Parameter(group=OUTPUT)] = False,
 ) -> int:
     """Conversations to tokenised rows with an exact loss mask: only what the target wrote is learned.
 

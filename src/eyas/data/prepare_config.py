@@ -2,9 +2,17 @@
 
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
 
 from eyas.errors import EyasError
+
+# Sections of `eyas prepare --help`, in this order, behind what must be given.
+DATA = Group("Data and rows", sort_key=1)
+WRITING = Group("What the target writes", sort_key=2)
+MACHINE = Group("Machine", sort_key=3)
+OUTPUT = Group("Output", sort_key=4)
 
 
 class ConfigInvalid(EyasError):
@@ -17,16 +25,16 @@ class ConfigInvalid(EyasError):
 class PrepareConfig:
     """How conversations become rows."""
 
-    max_length: int = 2048
+    max_length: Annotated[int, Parameter(group=DATA)] = 2048
     """Longest row in tokens, 16 or more."""
-    too_long: Literal["drop", "cut"] = "drop"
+    too_long: Annotated[Literal["drop", "cut"], Parameter(group=DATA)] = "drop"
     """What happens to a longer row: dropped and counted, or cut at max_length and counted."""
-    turns: Literal["joint", "split"] = "joint"
+    turns: Annotated[Literal["joint", "split"], Parameter(group=DATA)] = "joint"
     """One row per conversation with all answers supervised, or one row per answer (for templates that rewrite
     earlier turns)."""
-    template_options: str = "{}"
+    template_options: Annotated[str, Parameter(group=DATA)] = "{}"
     """JSON object of further variables for the chat template, such as '{"enable_thinking": false}'."""
-    held_out: int = 0
+    held_out: Annotated[int, Parameter(group=DATA)] = 0
     """So many rows are set aside for evaluation, and no row with one of their prompts is trained on."""
 
     def __post_init__(self) -> None:

@@ -6,49 +6,52 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from eyas.data.prepare_config import ConfigInvalid
+from eyas.data.prepare_config import MACHINE, WRITING, ConfigInvalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingConfig:
     """How the target writes data."""
 
-    self_chat: int = 0
+    self_chat: Annotated[int, Parameter(group=WRITING)] = 0
     """So many conversations are tried in which the target writes the user turns, too; no --data is needed."""
-    regenerate: Annotated[bool, Parameter(negative="")] = False
+    regenerate: Annotated[bool, Parameter(group=WRITING, negative="")] = False
     """The target writes its own answers to the user turns of --data; the recorded answers are left out."""
-    chat_turns: int = 1
+    chat_turns: Annotated[int, Parameter(group=WRITING)] = 1
     """User turns of a self-chat conversation, at most."""
-    system: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = ()
+    system: Annotated[tuple[str, ...], Parameter(group=WRITING, consume_multiple=True, negative="")] = ()
     """System prompts of self-chat conversations, taken in turn; none: what the template puts there by itself."""
-    user_temperature: float = 1.0
+    user_temperature: Annotated[float, Parameter(group=WRITING)] = 1.0
     """Of self-chat's user turns."""
-    user_top_p: float = 1.0
+    user_top_p: Annotated[float, Parameter(group=WRITING)] = 1.0
     """User turns choose among the likeliest tokens that reach this probability together, (0, 1]."""
-    max_user_tokens: int = 192
+    max_user_tokens: Annotated[int, Parameter(group=WRITING)] = 192
     """Longer user turns are dropped."""
-    min_user_words: int = 3
+    min_user_words: Annotated[int, Parameter(group=WRITING)] = 3
     """User turns of fewer words are dropped."""
-    answer_temperature: Annotated[tuple[float, ...], Parameter(consume_multiple=True, negative="")] = (0.0, 0.7)
+    answer_temperature: Annotated[tuple[float, ...], Parameter(group=WRITING, consume_multiple=True, negative="")] = (
+        0.0,
+        0.7,
+    )
     """Temperatures of answers; conversations take them in turn (0 = greedy), so `0 0 0.7` makes two thirds greedy."""
-    answer_top_p: float = 1.0
+    answer_top_p: Annotated[float, Parameter(group=WRITING)] = 1.0
     """Answers choose among the likeliest tokens that reach this probability together, (0, 1]."""
-    max_answer_tokens: int = 320
+    max_answer_tokens: Annotated[int, Parameter(group=WRITING)] = 320
     """Longer answers are cut off, kept, and marked as unfinished."""
-    seed: int = 0
+    seed: Annotated[int, Parameter(group=WRITING)] = 0
     """Of everything random; the same seed gives the same text on the same kind of device."""
-    device: str = "auto"
+    device: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """Where the target writes: cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
-    dtype: str = "auto"
+    dtype: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """float32, bfloat16, float16, or auto: bfloat16 on a GPU, float32 elsewhere."""
-    quantize: Literal["none", "int8", "int4"] = "none"
+    quantize: Annotated[Literal["none", "int8", "int4"], Parameter(group=MACHINE)] = "none"
     """Weights of the writing target's layers, through torchao: texts are then those of the quantised target. int4: GPU,
     bfloat16."""
-    threads: int | None = None
+    threads: Annotated[int | None, Parameter(group=MACHINE)] = None
     """CPU threads, 1 - 1024, of tokenising and of a target that writes on the CPU; default: what both choose."""
-    max_batch: int | None = None
+    max_batch: Annotated[int | None, Parameter(group=MACHINE)] = None
     """Most texts written at a time; by default what the engine finds good."""
-    max_cache_mib: int | None = None
+    max_cache_mib: Annotated[int | None, Parameter(group=MACHINE)] = None
     """Memory in MiB for the keys and values of the texts written at a time; default: 60 % of what is free. Where not
     even one text fits, nothing is begun."""
 

@@ -65,7 +65,7 @@ class EvalConfig(ReplayConfig):
     batch_tokens: int | None = None
     """Padded tokens that run together; default 1 on a CPU (row by row), 16384 on a GPU."""
 
-    probe_neighbours: bool = False
+    probe_neighbours: Annotated[bool, Parameter(negative="")] = False
     """With --write-probe: also keep the target's states one layer below and above those the draft reads."""
 
     def _rules(self) -> list[tuple[bool, str]]:

@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from eyas.client.address import ServerAddress, open_http
 from eyas.errors import ExitCode, EyasError
@@ -79,7 +81,7 @@ class WatchConfig:
     is not read-only."""
     stacks: bool = True
     """Take stacks of a process that seems stalled (py-spy or /proc; it is not harmed)."""
-    keep_on: bool = False
+    keep_on: Annotated[bool, Parameter(negative="")] = False
     """Go on after a stall instead of ending with exit code 16 (a stalled server may move again)."""
 
     def __post_init__(self) -> None:

@@ -5,12 +5,20 @@ from itertools import pairwise
 from math import inf, log2
 from typing import Annotated, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from eyas.errors import EyasError
 from eyas.train.draft_shape import DraftShape
 
 LossName = Literal["kl", "ce", "tv", "lk"]
+
+# Sections of `eyas train --help`, in this order, behind what must be given.
+AMOUNT = Group("How much", sort_key=1)
+DRAFT = Group("The draft", sort_key=2)
+OPTIMISATION = Group("Optimisation", sort_key=3)
+CHECKS = Group("Checks", sort_key=4)
+MACHINE = Group("Machine", sort_key=5)
+OUTPUT = Group("Output", sort_key=6)
 
 # At the width of SmolLM2-135M; a wider draft takes proportionally smaller steps.
 _LR_AT_WIDTH = (1e-3, 576)
@@ -34,62 +42,62 @@ class TrainConfigInvalid(EyasError):
 class TrainConfig:
     """How a draft is trained."""
 
-    steps: int | None = None
+    steps: Annotated[int | None, Parameter(group=AMOUNT)] = None
     """Optimiser steps, 1 … 1000000; excludes --tokens and --epochs."""
-    tokens: int | None = None
+    tokens: Annotated[int | None, Parameter(group=AMOUNT)] = None
     """Training tokens, prompts included, over as many passes as needed; excludes --steps and --epochs."""
-    epochs: int = 1
+    epochs: Annotated[int, Parameter(group=AMOUNT)] = 1
     """Passes over the rows, when neither --steps nor --tokens is given."""
-    batch_tokens: int | None = None
+    batch_tokens: Annotated[int | None, Parameter(group=OPTIMISATION)] = None
     """Tokens per optimiser step, at least one row; by default 2048 with --steps, else about 1.5 √(tokens of the run),
     a power of two, 256 … 32768."""
-    micro_batch_tokens: int | None = None
+    micro_batch_tokens: Annotated[int | None, Parameter(group=OPTIMISATION)] = None
     """Tokens that go through the models at once, at least one row; more only accumulate gradients. By default 4096 on a
     CPU and 16384 on a GPU, which smaller ones would leave waiting."""
-    ttt_steps: int = 7
+    ttt_steps: Annotated[int, Parameter(group=OPTIMISATION)] = 7
     """Unrolled steps of training-time test, 1 … 16."""
-    loss: LossName = "kl"
+    loss: Annotated[LossName, Parameter(group=OPTIMISATION)] = "kl"
     """kl: divergence from the target (EAGLE-3). ce: its first choice. tv: 1 - acceptance of a sampled draft. lk: moves
     from kl to tv as the draft gets better."""
-    step_decay: float = 0.8
+    step_decay: Annotated[float, Parameter(group=OPTIMISATION)] = 0.8
     """Weight of step j's loss is step_decay to the power j, in (0, 1]."""
-    lr: float | None = None
+    lr: Annotated[float | None, Parameter(group=OPTIMISATION)] = None
     """Peak learning rate of AdamW; by default 1e-3 at width 576, falling with 1 / width; a fifth with --init-from."""
-    warmup_share: float = 0.05
+    warmup_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.05
     """Share of the steps over which the learning rate rises linearly, 0 … 1."""
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    schedule: Annotated[Literal["cosine", "linear", "constant"], Parameter(group=OPTIMISATION)] = "cosine"
     """Course of the learning rate after the warm-up."""
-    final_lr_share: float = 0.1
+    final_lr_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.1
     """What is left of the learning rate at the end, as a share of its peak, 0 … 1."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Parameter(group=OPTIMISATION)] = 0.0
     """Decoupled weight decay of matrices; norms have none."""
-    grad_clip: float = 0.5
+    grad_clip: Annotated[float, Parameter(group=OPTIMISATION)] = 0.5
     """Largest norm of all gradients together."""
-    draft_vocab_size: int | Literal["full"] | None = None
+    draft_vocab_size: Annotated[int | Literal["full"] | None, Parameter(group=DRAFT)] = None
     """Tokens that the draft can say, the most frequent supervised ones; full, or 0: the target's whole vocabulary. By
     default 8192, or all of a target that has fewer."""
-    aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")] = None
+    aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(group=DRAFT, consume_multiple=True, negative="")] = None
     """Decoder layers applied before each tapped state, low to high, three of them; by default 2, N/2, N-3 as in SGLang
     and vLLM."""
-    shape: Annotated[DraftShape, Parameter(name="*")] = field(default_factory=DraftShape)
+    shape: Annotated[DraftShape, Parameter(group=DRAFT, name="*")] = field(default_factory=DraftShape)
     """Of a new draft."""
-    freeze_head: bool = False
+    freeze_head: Annotated[bool, Parameter(group=DRAFT, negative="")] = False
     """Keep the head as it was initialised."""
-    freeze_embedding: bool = False
+    freeze_embedding: Annotated[bool, Parameter(group=DRAFT, negative="")] = False
     """Keep an embedding of the draft's own as it is; the target's is never trained."""
-    eval_every: int | None = None
+    eval_every: Annotated[int | None, Parameter(group=CHECKS)] = None
     """Optimiser steps between replays of the held-out rows, 0 = never; by default about ten replays a run."""
-    held_out_rows: int = 64
+    held_out_rows: Annotated[int, Parameter(group=CHECKS)] = 64
     """Held-out rows that are replayed, the first ones of the file, 1 … 100000."""
-    held_out_draft_tokens: int = 5
+    held_out_draft_tokens: Annotated[int, Parameter(group=CHECKS)] = 5
     """Drafts per verify pass in these replays, 1 … 16."""
-    keep: Literal["best", "last"] = "best"
+    keep: Annotated[Literal["best", "last"], Parameter(group=CHECKS)] = "best"
     """Which draft is written: the one with the largest accept length on the held-out rows, or the last."""
-    log_every: int | None = None
+    log_every: Annotated[int | None, Parameter(group=OUTPUT)] = None
     """Steps between readings of loss and counts; the GPU is not waited for in between. By default 10, on a CPU 1."""
-    checkpoint_every_s: float = 300.0
+    checkpoint_every_s: Annotated[float, Parameter(group=OUTPUT)] = 300.0
     """Seconds between checkpoints of the unfinished run (OUT.resume); 0 = none."""
-    seed: int = 0
+    seed: Annotated[int, Parameter(group=OPTIMISATION)] = 0
     """Seed of initial weights and of the order of rows, 0 … 4294967295."""
 
     def __post_init__(self) -> None:

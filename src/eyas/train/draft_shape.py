@@ -1,7 +1,9 @@
 """What a new draft is to be, beyond the target's shape. Not used with `--init-from`: that draft is what it is."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 _MAX_LAYERS = 8
 
@@ -23,7 +25,7 @@ class DraftShape:
     (`norm_before_fc`)."""
     residual: Literal["pre-norm", "post-norm"] = "pre-norm"
     """Residual of the first layer: the fused state before or after its norm (`norm_before_residual`)."""
-    qk_norm: bool = False
+    qk_norm: Annotated[bool, Parameter(negative="")] = False
     """Norms of queries and keys, as in Qwen3."""
     embedding: Literal["target", "own"] = "target"
     """target: the target's, not trained. own: a copy of it that is trained; SGLang would overwrite it."""
