@@ -1,4 +1,5 @@
-# make demo | test | lint | soak | test-engines: each sets up what it needs in .venv first.
+# `make` prints what there is (the lines with ##); each target sets up what it needs in .venv first.
+.DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -8,39 +9,46 @@ TRITON_STAMP := $(VENV)/.triton
 # one: its interpreter needs no GPU.
 TRITON := triton==3.6.0; sys_platform == "linux" and platform_machine == "x86_64"
 
-.PHONY: demo test lint soak test-engines clean
+.PHONY: help install demo test lint soak test-engines clean
 
-demo: $(STAMP)
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+
+install: $(STAMP) ## .venv with eyas, torch, all extras and the tools of development; then: . .venv/bin/activate
+
+demo: $(STAMP) ## the main job on a real target and draft, under ten minutes; ends with demo-run/report.html
 	$(BIN)/eyas demo
 
 # Two processes of one torch thread each: threads that wait for each other in spin loops crawl on two shared cores.
-test: $(STAMP) $(TRITON_STAMP)
+test: $(STAMP) $(TRITON_STAMP) ## all tests that need neither GPU nor server
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
-lint: $(STAMP)
+lint: $(STAMP) ## format, lint, types, import layers
 	$(BIN)/ruff format --check src tests benchmarks
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Long fault injection: training killed 24 times at random moments, several ranks, fuzzing; about ten minutes.
-soak: $(STAMP)
+soak: $(STAMP) ## training killed at random moments, several ranks, fuzzing; about ten minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak
 
-test-engines: $(STAMP)
+test-engines: $(STAMP) ## against a real vLLM in an environment of its own
 	$(BIN)/python -m pytest -m engines
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit("eyas needs Python 3.11 or newer; this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[torch,dev,stacks]'
+	@echo 'setting up $(VENV), 1 of 2: torch (a CPU build is 190 MB to fetch; a CUDA build several GB)'
+	$(BIN)/python -m pip install --constraint constraints.txt torch
+	@echo 'setting up $(VENV), 2 of 2: eyas, transformers, tools of development (some 150 MB to fetch)'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[torch,dev,stacks]'
 	touch $@
 
 # Where it cannot be had, the next run tries again.
 $(TRITON_STAMP): $(STAMP) Makefile
-	if $(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install --quiet '$(TRITON)'; then \
+	@$(BIN)/python -c 'import triton' 2>/dev/null || echo 'setting up $(VENV): Triton, for tests of kernels (190 MB to fetch)'
+	if $(BIN)/python -c 'import triton' 2>/dev/null || $(BIN)/python -m pip install '$(TRITON)'; then \
 		touch $@; else echo 'no Triton: tests of kernels will skip'; fi
 
-clean:
+clean: ## remove .venv
 	rm -rf $(VENV)

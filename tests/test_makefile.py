@@ -1,0 +1,35 @@
+"""The Makefile: alone it only tells what there is."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+
+
+def make(*arguments: str) -> str:
+    return subprocess.run(["make", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def test_without_a_target_it_prints_every_target_and_does_nothing_else():
+    targets = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.M)
+    assert targets is not None
+
+    assert [line.split()[:2] for line in make().splitlines()] == [["make", name] for name in targets.group(1).split()]
+    assert all(len(line.split(maxsplit=2)) == 3 for line in make().splitlines())
+    assert len(make("-n").splitlines()) == 1
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", ".ci/run"])
+def test_targets_that_are_written_about_are_there(page: str):
+    targets = {line.split()[1] for line in make().splitlines()}
+    # At the start of a line or in backquotes: elsewhere it may be the verb.
+    named = set(re.findall(r"(?:^|`)make ([a-z][a-z-]+)", (ROOT / page).read_text(), re.M))
+
+    assert named
+    assert named <= targets
