@@ -1,11 +1,14 @@
-"""The light half of docs/api.md runs as it is printed."""
+"""docs/api.md runs as it is printed: its light half on the draft that ships, all of it on tiny models."""
 
 import re
 from pathlib import Path
 
 import pytest
 
+from eyas import api
+from eyas.contract.target_spec import read_target
 from eyas.models.save_draft import save_draft
+from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.shipped import draft_folder
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
@@ -34,18 +37,48 @@ def test_the_example_checks_and_converts(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "my-draft-sglang" / "config.json").is_file()
 
 
-def test_the_example_of_batches_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
-    tiny_target("llama").save_pretrained(tmp_path / "target")
+@pytest.fixture
+def tiny_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folders and files that the page names, tiny; the work folder of the test."""
+    tiny_target("llama").save_pretrained(tmp_path / "my-target")
     sizes = {"target_hidden_size": 32, "vocab_size": 64, "draft_vocab_size": 24, "aux_boundaries": (1, 2, 4)}
-    save_draft(tiny_draft(**sizes), tmp_path / "my-draft")
+    save_draft(tiny_draft(**sizes), tmp_path / "my-draft", target_spec=read_target(tmp_path / "my-target"))
+    row = EvalRow(id="1", set="s", prompt_ids=(1, 2, 3), response_ids=tuple(range(4, 24)))
+    write_eval_rows([row], tmp_path / "rows.jsonl")
     monkeypatch.chdir(tmp_path)
-    code = re.search(r"## In batches.*?```python\n(.*?)```", PAGE.read_text(), re.S)
-    assert code is not None
-    lines = [line for line in code.group(1).splitlines() if not line.startswith("target = ")]
-    capsys.readouterr()
+    # The one name of the page that would need a download or a package.
+    resolve = api.resolve_target
+    monkeypatch.setattr(
+        api,
+        "resolve_target",
+        lambda name, **more: resolve("my-target" if name == "smollm2-135m" else name, **more),
+        raising=False,
+    )
+    return tmp_path
 
-    exec("\n".join(lines), {"Path": Path, "target": tmp_path / "target", "prompts": [[1, 2, 3], [4, 5]]})
+
+def test_every_block_of_the_page_runs_as_it_is_printed(tiny_models: Path, capsys):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    inline = re.findall(r"`(api\.\w+\([^`]*\))`", PAGE.read_text())
+    assert len(blocks) >= 2
+    assert inline
+    capsys.readouterr()
+    found: dict[str, object] = {"prompts": [[1, 2, 3], [4, 5]]}  # "lists of token ids", says the page
+
+    for block in blocks:
+        exec(block, found)
+    for expression in inline:
+        eval(expression, found)
 
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) == 2
-    assert all(line.startswith("(") for line in printed)
+    length = float(printed[1].split()[0])
+    assert length >= 1.0
+    assert len(printed) == 4, "the verdict, the accept length, two answers"
+    assert all(line.startswith("(") for line in printed[2:])
+
+
+def test_a_name_that_is_not_there_would_be_seen(tiny_models: Path):
+    code = PAGE.read_text().replace("record.figures.", "record.total.")
+    (block,) = (b for b in re.findall(r"```python\n(.*?)```", code, re.S) if "record.total" in b)
+    with pytest.raises(AttributeError, match="total"):
+        exec(block, {})
