@@ -40,7 +40,7 @@ $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo 'setting up $(VENV), 1 of 2: torch (a CPU build is 190 MB to fetch; a CUDA build several GB)'
 	$(BIN)/python -m pip install --constraint constraints.txt torch
-	@echo 'setting up $(VENV), 2 of 2: eyas, transformers, tools of development (some 150 MB to fetch)'
+	@echo 'setting up $(VENV), 2 of 2: eyas, transformers, tools of development (some 120 MB to fetch)'
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[torch,dev,stacks]'
 	touch $@
 

@@ -1,0 +1,46 @@
+"""The maps for a reader: the files that the README and docs/training.md name are there and as long as they say."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TRAINING = (ROOT / "docs" / "training.md").read_text()
+_LEEWAY = 0.1  # a line more or less is no news
+
+
+def mapped() -> list[tuple[str, int]]:
+    """File from the root, and the lines that a page gives it."""
+    readme = re.search(r"## Where the algorithm is\n(.*?)\n## ", (ROOT / "README.md").read_text(), re.S)
+    section = re.search(r"## Read the plain version first\n(.*?)\n## ", TRAINING, re.S)
+    assert readme is not None
+    assert section is not None
+    rows = re.findall(r"^\|.*?\]\(((?:src|tests)/\S+?\.py)\).*\| (\d+) \|$", readme.group(1), re.M)
+    found = [(path, int(lines)) for path, lines in rows]
+    for names, lines in re.findall(r"^\| (`[^|]+`) \| ([\d, ]+) \|", section.group(1), re.M):
+        paths = [f"src/eyas/train/{name}" for name in re.findall(r"`([^`]+)`", names)]
+        found += zip(paths, map(int, lines.split(", ")), strict=True)
+    found += [
+        (path if path.startswith("tests/") else f"src/eyas/{path}", int(lines))
+        for path, lines in re.findall(r"`([a-z_/]+\.py)`(?:\]\(\S+\))? \((\d+)(?: lines)?[;)]", section.group(1))
+    ]
+    return found
+
+
+@pytest.mark.parametrize(("path", "lines"), mapped())
+def test_a_file_on_the_map_is_there_and_as_long_as_said(path: str, lines: int):
+    real = len((ROOT / path).read_text().splitlines())
+    assert abs(real - lines) <= _LEEWAY * lines, f"{real} lines: correct the page"
+
+
+def test_the_maps_name_what_runs():
+    paths = {path for path, _ in mapped()}
+    assert {"src/eyas/engine/round.py", "src/eyas/decode/chain.py", "src/eyas/models/draft.py"} <= paths
+    assert {"tests/plain_trainer.py", "src/eyas/train/trainer.py", "src/eyas/train/head_loss.py"} <= paths
+
+
+def test_the_objective_that_is_shown_is_the_one_that_the_trainer_is_held_to():
+    shown = re.search(r"```python\n(.*?)```", TRAINING, re.S)
+    assert shown is not None
+    assert shown.group(1) in (ROOT / "tests" / "plain_trainer.py").read_text()
