@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stub_reader import letter_reader
 
 from eyas.chat.prompt_reader import PromptTooLong
 from eyas.chat.session import ChatSession, ChatSettings
@@ -15,6 +14,7 @@ from eyas.decode.sampling import Sampling
 from eyas.engine.engine import Engine
 from eyas.talk import Silent
 from stub_models import StubTarget, moody_draft, right_draft
+from stub_reader import letter_reader
 
 GREEDY = Sampling()
 
