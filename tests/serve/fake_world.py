@@ -160,6 +160,7 @@ class World:
             counters=self._counters(second),
             exit=self._exit(),
             canary=self.state.get("canary"),
+            log_life=self.state.get("log_life", "written"),
             missing=self.state.get("missing", ()),
         )
 

@@ -43,6 +43,50 @@ def test_stamps_from_the_future_are_moved_back(tmp_path: Path):
     assert [line.at - _AT for line in tail.read(_AT + 9000)] == [-3600, -3510]
 
 
+def dateless(second: int, text: str) -> str:
+    return f"INFO 11-29 14:{second // 60:02d}:{second % 60:02d} [x.py:1] {text}\n"
+
+
+def read_closed(tail: LogTail) -> list[float]:
+    return [line.at - _AT for line in tail.read(_AT + 30 * 86400, is_open=False)]
+
+
+@pytest.mark.parametrize("later_s", [9 * 86400, 13 * 3600 + 1000, 13.25 * 3600 - 3])
+def test_a_copys_full_dates_are_its_times(tmp_path: Path, later_s: float):
+    tail = written(tmp_path / "log", stamped(0, "a") + stamped(90, "b"), _AT + 90 + later_s)
+
+    assert read_closed(tail) == [0, 90]
+    assert (tail.is_copy, tail.has_age) == (True, True)
+
+
+def test_a_copy_without_years_is_right_in_itself_and_has_no_age(tmp_path: Path):
+    tail = written(tmp_path / "log", dateless(0, "a") + dateless(90, "b"), _AT + 9 * 86400)
+
+    assert read_closed(tail) == [0, 90]
+    assert (tail.is_copy, tail.has_age) == (True, False)
+
+
+def test_stamps_far_in_the_future_end_when_the_file_was_written(tmp_path: Path):
+    tail = written(tmp_path / "log", stamped(0, "a") + stamped(90, "b"), _AT - 9 * 86400)
+
+    assert read_closed(tail) == [-9 * 86400 - 90, -9 * 86400]
+    assert not tail.has_age
+
+
+def test_a_closed_log_of_another_time_zone_has_an_age(tmp_path: Path):
+    tail = written(tmp_path / "log", dateless(0, "a") + dateless(90, "b"), _AT + 91 + 7200)
+
+    assert read_closed(tail) == [7200, 7290]
+    assert (tail.is_copy, tail.has_age) == (False, True)
+
+
+def test_a_log_that_is_open_is_no_copy_whatever_its_stamps(tmp_path: Path):
+    tail = written(tmp_path / "log", stamped(0, "a") + stamped(90, "b"), _AT + 9 * 86400)
+
+    assert [line.at - _AT for line in tail.read(_AT + 9 * 86400, is_open=True)] == [9 * 86400 - 90, 9 * 86400]
+    assert not tail.is_copy
+
+
 @pytest.fixture
 def short_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_SLICE_BYTES", 1 << 14), ("_HEAD_BYTES", 1 << 16), ("_TAIL_BYTES", 1 << 17)):

@@ -176,3 +176,24 @@ def test_of_a_process_only_what_is_known_is_said(knows: str):
 
     there = {"process": "; its process is still there", "port": "; its port is still open", "nothing": ""}
     assert reason == f"the log tells of the engine's death{there[knows]}"
+
+
+def test_a_log_whose_writer_is_gone_without_a_goodbye_tells_of_a_crash():
+    """Killed for memory: the engine says nothing, and its log just ends."""
+    world = World()
+    end = world.replay(EAGLE3, until=b"RESULT")
+    world.at(end + 1, log_life="closed")
+    run = drive(world, *SGLANG, until=end + 2, log_only=True, with_stacks=False)
+
+    assert run.names[-2:] == ["ready", "crashed"]
+    assert run.last.reason == "whoever wrote the log is gone, without a goodbye; its last phase: ready"
+
+
+def test_a_log_that_ends_with_the_engines_last_words_tells_of_a_crash():
+    world = World()
+    world.log(0, vllm(0, "non-default args: {'model': 'target'}"))
+    world.log(1, vllm(1, "engine core exited unexpectedly", level="WARNING"))
+    world.at(2, log_life="over")
+    run = drive(world, *VLLM, until=3, log_only=True, with_stacks=False)
+
+    assert run.names == ["starting", "unhealthy", "crashed"]

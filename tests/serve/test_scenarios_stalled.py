@@ -148,6 +148,28 @@ def test_a_log_alone_that_stops_says_what_it_cannot_know():
     assert not run.last.stall.is_confirmed  # type: ignore[union-attr]
 
 
+def test_a_log_that_nobody_writes_is_never_stalled():
+    world = World()
+    end = world.replay(EAGLE3, until=b"Capture draft decode CUDA graph end")
+    world.at(end + 80, log_life="over")
+    run = drive(world, *SGLANG, until=end + 300, log_only=True, with_stacks=False)
+
+    assert run.names == ["starting"]
+    assert run.last.reason.startswith(
+        "the log ends in the midst of the start: capturing CUDA graphs of the draft (decode) (nobody writes it any more"
+    )
+
+
+def test_somebody_elses_log_that_stands_still_is_no_stalled_engine():
+    world = World()
+    world.log(0, "hello world\n")
+    run = drive(world, "unknown", None, until=1000, poll=10, log_only=True, with_stacks=False)
+
+    assert run.names == ["starting"]
+    assert run.last.phase is None
+    assert run.last.reason == "no line of it is one of SGLang's or vLLM's that eyas knows so far"
+
+
 def test_our_own_health_probes_in_the_access_log_do_not_hide_a_stall():
     world = sglang_world(cpu=0.0)
     end = world.replay(EAGLE3, until=b"Capture draft decode CUDA graph end")

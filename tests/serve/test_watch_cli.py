@@ -351,3 +351,108 @@ def test_until_ready_waits_though_a_stranger_answers_and_is_not_met_by_it(eyas: 
 
     assert done.returncode == 20
     assert time.monotonic() - begin >= 1
+
+
+READY_SGLANG = (LOGS / "sglang-0.5.15.post1-eagle3.log").read_bytes().split(b"RESULT")[0]
+HALF_SGLANG = READY_SGLANG[: READY_SGLANG.index(b"Capture draft decode CUDA graph end")]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (b"", 20, "no-engine: the log is empty"),
+        (b"hello world\nnothing here\n", 20, "no-engine: no line of it is one of SGLang's or vLLM's that eyas knows"),
+        (READY_SGLANG, 0, "ready: the log says that it is ready, and ends so"),
+        (HALF_SGLANG, 10, "starting: the log ends in the midst of the start: capturing CUDA graphs of the draft (dec"),
+    ],
+    ids=["empty", "junk", "ready", "half"],
+)
+def test_a_log_that_nobody_writes_is_read_once(
+    eyas: Callable[..., Done], tmp_path: Path, text: bytes, code: int, words: str
+):
+    path = tmp_path / "old.log"
+    path.write_bytes(text)
+    os.utime(path, (time.time() - 217, time.time() - 217))
+
+    done = eyas(str(path))
+
+    assert done.stdout.startswith(words)
+    assert "nobody writes it any more" in done.stdout
+    assert done.returncode == code
+
+
+def test_a_copied_log_is_as_old_as_its_dates_say(eyas: Callable[..., Done], tmp_path: Path):
+    path = tmp_path / "copy.log"
+    nine_days_ago = time.localtime(time.time() - 9 * 86400 - 100)
+    path.write_bytes(READY_SGLANG.replace(b"2026-11-29", time.strftime("%Y-%m-%d", nine_days_ago).encode()))
+
+    done = eyas(str(path), "--timeout", "20")
+
+    assert re.search(r"its last line is (8|9|10) days old", done.stdout)
+
+
+def test_a_copied_log_without_years_has_no_age(eyas: Callable[..., Done], tmp_path: Path):
+    path = tmp_path / "copy.log"
+    text = (LOGS / "vllm-0.25.1-eagle3.log").read_bytes().split(b"[shutdown]")[0]
+    nine_days_ago = time.localtime(time.time() - 9 * 86400 - 100)
+    path.write_bytes(text.replace(b" 11-29 ", time.strftime(" %m-%d ", nine_days_ago).encode()))
+
+    done = eyas(str(path), "--timeout", "20")
+
+    assert done.stdout.startswith("ready: the log says that it is ready, and ends so (nobody writes it any more)")
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Iterator[tuple[Path, "subprocess.Popen[bytes]"]]:
+    """A process that has `live.log` open, with half of a start in it; what comes to its stdin it appends."""
+    path = tmp_path / "live.log"
+    path.write_bytes(HALF_SGLANG)
+    code = "import sys\nf = open(sys.argv[1], 'ab', 0)\nprint(flush=True)\nfor l in sys.stdin.buffer: f.write(l)"
+    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    yield path, process
+    process.kill()
+    process.communicate()
+
+
+def test_a_log_that_is_being_written_is_followed_to_ready(
+    eyas: Callable[..., Done], writer: tuple[Path, "subprocess.Popen[bytes]"]
+):
+    path, process = writer
+    os.utime(path, (time.time() - 3600, time.time() - 3600))
+    assert process.stdin is not None
+    stdin, rest = process.stdin, READY_SGLANG[len(HALF_SGLANG) :]
+
+    def go_on() -> None:
+        stdin.write(rest)
+        stdin.flush()
+
+    threading.Timer(1.5, go_on).start()
+    done = eyas(str(path), "--until", "ready", "--keep-on", "--timeout", "30", "--interval", "0.2")
+
+    assert (done.returncode, done.stdout.split(":")[0]) == (0, "ready")
+
+
+def test_no_follow_ends_though_the_log_is_being_written(
+    eyas: Callable[..., Done], writer: tuple[Path, "subprocess.Popen[bytes]"]
+):
+    done = eyas(str(writer[0]), "--no-follow")
+
+    assert done.returncode == 10
+    assert "read to its end and not followed" in done.stdout
+
+
+def test_follow_waits_though_nobody_writes_the_log(eyas: Callable[..., Done], tmp_path: Path):
+    path = tmp_path / "old.log"
+    path.write_text("hello world\n")
+    os.utime(path, (0, 0))
+
+    assert eyas(str(path), "--follow", "--timeout", "0.5", "--interval", "0.1").stdout.startswith("starting: no line")
+
+
+def test_follow_of_what_is_no_log_is_a_usage_error(eyas: Callable[..., Done]):
+    done = eyas("http://127.0.0.1:9", "--no-follow")
+
+    assert done.returncode == 2
+    assert "error[watch-config]" in done.stderr

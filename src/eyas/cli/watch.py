@@ -42,7 +42,7 @@ def watch(
     Exit code: 0 = the state of --until was reached. Otherwise 10 + n, n by the state at the end: 10 starting,
     11 warming-up, 12 ready, 13 proven, 14 unhealthy, 15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable,
     20 no-engine. Without --until: 0, or 10 + n for what is unhealthy, stalled, crashed, unreachable or no engine at the
-    end.
+    end, and for a log that nobody writes and that ends before it is ready.
 
     Parameters
     ----------

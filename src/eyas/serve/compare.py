@@ -112,7 +112,7 @@ def load_run(
     launch = folder.read_launch() if folder is not None else {}
     engine = launch.get("engine", engine)
     tail = LogTail(folder.log_path if folder is not None else path)
-    lines = tail.read(clock.now()) + tail.read(clock.now())
+    lines = tail.read(clock.now(), is_open=False) + tail.read(clock.now())
     last = _document_of(folder, "last.json")
     watcher = Supervisor(
         engine=engine, version=launch.get("version") or version, probes=_Once(lines, last), clock=clock, log_only=True
@@ -177,7 +177,7 @@ class _Once:
 
     def observe(self, now: float) -> Observation:
         ended = ExitFacts(code=None) if self.last.get("state") in ("crashed", "stopped") else None
-        return Observation(at=now, lines=self.lines, exit=ended)
+        return Observation(at=now, lines=self.lines, exit=ended, log_life="over")
 
 
 def _document_of(folder: RunFolder | None, name: str) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 from eyas.serve.log_lines import Bar, LogLine
 
 Port = Literal["open", "refused", "unknown"]
+LogLife = Literal["written", "over", "closed", "unfollowed"]
 
 WITHOUT_HEALTH = (401, 403, 404, 405)  # codes of a server whose /health is closed or missing: /v1/models decides
 _CPU_SHARE = 0.2  # of one core: what a polling parent does while it waits stays below
@@ -137,7 +138,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One look. What was not or could not be looked at is None or empty, and `missing` says why (each said once)."""
+    """One look. What was not or could not be looked at is None or empty, and `missing` says why (each said once).
+
+    Attributes:
+        log_life: of a log that is all there is: "written" by somebody, "over" (nobody writes it), "closed" by a writer
+            that we had seen, "unfollowed" (read to its end, as asked).
+        log_written_at: when the file was last written, where that is the time of its last line; None = not known.
+        has_log_age: the times of its lines are real ones, not only right among themselves.
+    """
 
     at: float
     lines: tuple[LogLine, ...] = ()
@@ -150,6 +158,9 @@ class Observation:
     exit: ExitFacts | None = None
     canary: Answer | None = None
     identity: Identity | None = None
+    log_life: LogLife = "written"
+    log_written_at: float | None = None
+    has_log_age: bool = True
     missing: tuple[str, ...] = ()
 
 

@@ -4,6 +4,7 @@ Order: ended -> frozen -> draining -> serving or not by HTTP and log -> moving w
 A phase has a budget without progress, not a time limit: whoever still moves is never called hung.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -12,6 +13,7 @@ from eyas.serve.liveness import TokenProgress
 from eyas.serve.markers import PhaseRule
 from eyas.serve.phases import PhaseTracker
 from eyas.serve.state import Engine, StateName
+from eyas.serve.words import seconds
 
 # Evidence of work by itself; a phase's `strong` adds to it. CPU and GPU load are weak: an NCCL spin has both.
 _STRONG = frozenset(
@@ -31,7 +33,12 @@ _STRONG = frozenset(
 )
 _WEAK = frozenset({"cpu", "gpu-util"})
 _LOG_END_S = 5.0
-_OLD_READY_S = 30.0  # a log that says "ready" and whose last line is older is told with its own times
+_LOG_ENDS = {
+    "over": "nobody writes it any more",
+    "closed": "whoever wrote it has closed it",
+    "unfollowed": "read to its end and not followed",
+}
+_NO_LINE = "no line of it is one of SGLang's or vLLM's that eyas knows"
 _RANK_LABELS = ("TP", "DP", "PP", "EP", "ATTN", "MOE", "scheduler", "EngineCore", "Worker", "detokenizer")
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
 _NO_HTTP_S = 5.0  # a server that is just opening its port may drop a connection
@@ -72,6 +79,7 @@ class Judge:
     began_at: float
     log_only: bool = False
     patience: Patience = field(default_factory=Patience)
+    last_line_at: float | None = None
     strong_at: float = 0.0
     weak_at: float = 0.0
     last_moves: dict[str, tuple[float, str]] = field(default_factory=dict)
@@ -118,14 +126,12 @@ class Judge:
         spins = now - self.weak_at < rule.quiet_s * scale and self.weak_at > self.strong_at
         return (rule.busy_s if spins else rule.quiet_s) * scale
 
-    def is_past(self, now: float, last_line_at: float, *, has_crash_evidence: bool) -> bool:
-        """Only a log, and what it tells was over before we came: its events have its times, not ours."""
+    def is_past(self, seen: Observation, *, has_crash_evidence: bool) -> bool:
+        """Only a log, and it is over or tells of the end: its events have its times, not ours."""
         tracker = self.tracker
         ended = tracker.finished_at is not None or tracker.dying_at is not None
-        if ended or (has_crash_evidence and tracker.ready_at is None):
-            return self.log_only
-        patience = self.budget_s(now) if tracker.ready_at is None else _OLD_READY_S
-        return self.log_only and now - last_line_at > patience
+        ended |= has_crash_evidence and tracker.ready_at is None
+        return self.log_only and self.last_line_at is not None and (ended or seen.log_life != "written")
 
     # ------------------------------------------------------------------ rules
 
@@ -136,6 +142,7 @@ class Judge:
         rules = (
             self._ended,
             self._log_ended,
+            self._log_unknown,
             self._frozen,
             self._draining,
             self._rank_gone,
@@ -179,19 +186,56 @@ class Judge:
         """Only a log: its last words are all there is."""
         if not self.log_only:
             return None
-        tracker = self.tracker
-        quiet = self.quiet_s(seen.at)
-        if tracker.self_killed or (tracker.core_died and (tracker.finished_at or has_crash_evidence)):
+        tracker, is_over = self.tracker, seen.log_life != "written"
+        quiet = math.inf if is_over else self.quiet_s(seen.at)
+        dies = tracker.core_died and (tracker.finished_at or has_crash_evidence)
+        if tracker.self_killed or dies or (tracker.dying_at is not None and is_over):
             return Verdict(state=StateName.CRASHED, reason="the log tells of its death")
         if tracker.finished_at is not None and tracker.draining_at is None and has_crash_evidence:
             return Verdict(state=StateName.CRASHED, reason="the log tells of a fatal error, then of the engine's end")
         if tracker.finished_at is not None:
             return Verdict(state=StateName.STOPPED, reason="the log ends with the server's goodbye")
         if has_crash_evidence and tracker.ready_at is None and quiet >= _LOG_END_S:
-            return Verdict(state=StateName.CRASHED, reason=f"the log ends with a fatal error, {quiet:.0f} s ago")
+            return Verdict(state=StateName.CRASHED, reason=f"the log ends with a fatal error{self._age(seen)}")
         if tracker.draining_at is not None and quiet >= self.tracker.table.phases["draining"].quiet_s:
             return Verdict(state=StateName.STOPPED, reason="the log ends while draining")
-        return None
+        return self._log_is_over(seen) if is_over else None
+
+    def _log_is_over(self, seen: Observation) -> Verdict:
+        """The log was read to its end, and that is none: what it said last, and what it cannot tell."""
+        tracker, end = self.tracker, f"{_LOG_ENDS[seen.log_life]}{self._age(seen)}"
+        if self.is_unknown:
+            return Verdict(state=StateName.NO_ENGINE, reason=f"{self._unknown_words} ({end})")
+        if seen.log_life == "closed":
+            phase = tracker.title_of(tracker.current)
+            reason = f"whoever wrote the log is gone, without a goodbye; its last phase: {phase}"
+            return Verdict(state=StateName.CRASHED, reason=reason)
+        if tracker.ready_at is not None:
+            return self._alive(seen, f"the log says that it is ready, and ends so ({end})", None)
+        state = StateName.WARMING_UP if tracker.current.id == "warm-up" else StateName.STARTING
+        reason = f"the log ends in the midst of the start: {tracker.title_of(tracker.current)} ({end})"
+        return Verdict(state=state, reason=f"{reason}; whether the server died there, it does not tell")
+
+    def _log_unknown(self, seen: Observation, _: bool) -> Verdict | None:
+        """Somebody writes the log, but no engine that we know: no phase and no stall is made up for it."""
+        if not self.log_only or not self.is_unknown:
+            return None
+        return Verdict(state=StateName.STARTING, reason=f"{self._unknown_words} so far")
+
+    @property
+    def is_unknown(self) -> bool:
+        """Nothing has told of an engine yet."""
+        return self.engine == "unknown" or not self.tracker.knows_a_line
+
+    @property
+    def _unknown_words(self) -> str:
+        return "the log is empty" if self.last_line_at is None else _NO_LINE
+
+    def _age(self, seen: Observation) -> str:
+        """How old the last line is, as far as its time is known."""
+        if not seen.has_log_age or self.last_line_at is None:
+            return ""
+        return f", its last line is {seconds(seen.at - self.last_line_at)} old"
 
     def _frozen(self, seen: Observation, _: bool) -> Verdict | None:
         if self._frozen_since is None or seen.at - self._frozen_since < self.patience.frozen_s:
@@ -290,9 +334,7 @@ class Judge:
         if has_url and seen.at - ready_at <= _GRACE_S:
             answer = health or f"no answer, port {seen.port}"
             return Verdict(state=StateName.STARTING, reason=f"the log says ready; /health not yet: {answer}")
-        age = self.quiet_s(seen.at)
-        old = f"; its last line is {age:.0f} s old" if self.log_only and age > _OLD_READY_S else ""
-        verdict = self._alive(seen, f"the log says that it is ready{old}", None)
+        verdict = self._alive(seen, "the log says that it is ready", None)
         if health is not None:
             warning = f"the log says ready, but /health: {health}; is the URL right?"
             return Verdict(state=verdict.state, reason=verdict.reason, warnings=(*verdict.warnings, warning))

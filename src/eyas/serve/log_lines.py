@@ -68,6 +68,11 @@ class LogLine:
     raw: str
     bar: Bar | None = None
 
+    @property
+    def has_full_date(self) -> bool:
+        """Stamped with its year, as SGLang does; vLLM, which prints a level too, leaves it out."""
+        return self.stamp is not None and not self.level
+
 
 class LineSplitter:
     """Bytes in, lines out, whatever the pieces they come in."""

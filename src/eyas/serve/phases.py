@@ -84,6 +84,11 @@ class PhaseTracker:
         self._begin(self.first_phase, None, "", self.began_at)
 
     @property
+    def knows_a_line(self) -> bool:
+        """Whether any line so far was one that means something."""
+        return bool(self._counts) or len(self.runs) > 1 or self.current.progress is not None
+
+    @property
     def current(self) -> PhaseRun:
         """The phase that was begun last."""
         return self.runs[-1]

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eyas.serve.endpoints import BackgroundQuestion, Endpoints
-from eyas.serve.evidence import Answer, ExitFacts, Identity, Observation, ProcessFacts
+from eyas.serve.evidence import Answer, ExitFacts, Identity, LogLife, Observation, ProcessFacts
 from eyas.serve.gpu_counters import GpuCounters
 from eyas.serve.log_lines import LogLine
 from eyas.serve.log_tail import LogTail
+from eyas.serve.log_writers import LogWriters
 from eyas.serve.process_tree import is_alive, start_ticks, tree_of
 from eyas.serve.state import Engine
 from eyas.serve.subject import Subject, listeners_of
@@ -22,6 +23,7 @@ class LiveProbes:
     endpoints: Endpoints | None
     gpus: GpuCounters
     canary: "BackgroundQuestion[Answer] | None" = None
+    writers: LogWriters | None = None
     asks_identity: bool = False
     _ticks: int | None = None
     _was_healthy: bool = False
@@ -33,7 +35,7 @@ class LiveProbes:
     def observe(self, now: float) -> Observation:
         """Look once."""
         processes, ended = self._processes()
-        lines = self._lines(now)
+        lines, log_life = self._log(now)
         health = self.endpoints.health(is_ready=self._was_healthy) if self.endpoints is not None else {}
         if health and not self._answers_for_us(processes):
             health = {}
@@ -55,6 +57,9 @@ class LiveProbes:
             exit=ended,
             canary=self.canary.poll() if self.canary is not None and self._was_healthy else None,
             identity=self._identity(),
+            log_life=log_life,
+            log_written_at=self.log.written_at if self.log is not None else None,
+            has_log_age=self.log is None or self.log.has_age,
             missing=self._what_is_missing(),
         )
 
@@ -64,8 +69,13 @@ class LiveProbes:
             self.endpoints.learn("sglang" if engine == "sglang" else "vllm", version)
             self.asks_identity = False
 
-    def _lines(self, now: float) -> tuple[LogLine, ...]:
-        return self.log.read(now) if self.log is not None else ()
+    def _log(self, now: float) -> tuple[tuple[LogLine, ...], LogLife]:
+        """What is new in the log; where nobody writes it, with its last line though that has no end."""
+        if self.log is None or self.writers is None:
+            return (self.log.read(now) if self.log is not None else ()), "written"
+        lines = self.log.read(now, is_open=self.writers.is_open(now))
+        life = self.writers.life(now, is_copy=self.log.is_copy)
+        return (lines if life == "written" else lines + self.log.read(now)), life
 
     def _processes(self) -> tuple[tuple[ProcessFacts, ...] | None, ExitFacts | None]:
         if self.subject.pid is None:
@@ -120,11 +130,13 @@ def live_probes(
     api_key: str | None = None,
     canary: Callable[[], Answer] | None = None,
     canary_every_s: float = 60.0,
+    follow: bool | None = None,
 ) -> LiveProbes:
     """Probes for a subject.
 
     Args:
         canary: a generation to make now and then (it writes to the server: only if wished for).
+        follow: whether a log that is all there is will be written on; None = found out.
 
     Raises:
         LogUnreadable: the log that was named cannot be read.
@@ -135,5 +147,6 @@ def live_probes(
         endpoints=Endpoints(subject.url, engine, version, api_key) if subject.url is not None else None,
         gpus=GpuCounters(),
         canary=BackgroundQuestion(canary, canary_every_s) if canary is not None else None,
+        writers=LogWriters(subject.log, follow) if subject.log is not None and subject.log_only else None,
         asks_identity=engine == "unknown",
     )

@@ -80,7 +80,6 @@ class Supervisor:
     _last_line: str = ""
     _last_progress_event: float = 0.0
     _last_progress: str = ""
-    _last_at: float = 0.0
     _is_past: bool = False
     _typical: dict[str, float] = field(default_factory=dict)
     _remembered: bool = False
@@ -122,7 +121,7 @@ class Supervisor:
         stop_when: Callable[[], bool] = lambda: False,
         poll_s: float = 1.0,
     ) -> Snapshot:
-        """Step until one of `until`, a final state, the deadline, or `stop_when` (an interrupt); the last snapshot."""
+        """Step until one of `until`, a final state, the log's end, the deadline, or `stop_when`; the last snapshot."""
         if on_event is not None:
             self.journal.listeners.append(on_event)
         end = None if deadline_s is None else self.clock.now() + deadline_s
@@ -132,7 +131,8 @@ class Supervisor:
                 if on_snapshot is not None:
                     on_snapshot(snapshot)
                 is_late = end is not None and self.clock.now() >= end
-                if snapshot.state in until or snapshot.state.is_final or is_late or stop_when():
+                is_done = snapshot.state in until or snapshot.state.is_final or self.log_is_over
+                if is_done or is_late or stop_when():
                     return snapshot
                 self.clock.sleep(poll_s)
         finally:
@@ -154,6 +154,11 @@ class Supervisor:
     def facts(self) -> Mapping[str, str]:
         """What the log told on its way: version, url, aux_layers, model_class, kv_tokens, ..."""
         return self._tracker.facts
+
+    @property
+    def log_is_over(self) -> bool:
+        """Only a log is known and nobody writes it: nothing more will be seen."""
+        return self._seen is not None and self._seen.log_life != "written"
 
     @property
     def last(self) -> Snapshot | None:
@@ -196,9 +201,10 @@ class Supervisor:
             self._find_engine(seen)
         for line in seen.lines:
             self._take_line(line)
-        if seen.lines:
-            has_evidence = self._crash.has_evidence
-            self._is_past = self._judge.is_past(seen.at, self._last_at, has_crash_evidence=has_evidence)
+        if self.log_only and self._seen is None and seen.log_written_at is not None:
+            # Lines without a stamp, and stamps of another zone, are younger than they seem.
+            self._judge.note_moves({"log": "the log was written"}, seen.log_written_at)
+        self._is_past = self._judge.is_past(seen, has_crash_evidence=self._crash.has_evidence)
         at = self._told_at(seen.at)
         moved = self._tracker.feed_pending(seen.pending_bar, at)
         self._judge.note_moves(dict.fromkeys(moved, "progress bar"), at)
@@ -208,7 +214,7 @@ class Supervisor:
 
     def _told_at(self, now: float) -> float:
         """Now; of a log that is over, the time of its last line: what it tells does not happen while we read it."""
-        return self._last_at if self._is_past else now
+        return self._judge.last_line_at if self._is_past and self._judge.last_line_at is not None else now
 
     def _find_engine(self, seen: Observation) -> None:
         """Learn the engine from its first words, and read what it said before once more with the right table."""
@@ -249,7 +255,7 @@ class Supervisor:
             for words, at in self._milestones().items():
                 if words not in before:
                     self.journal.tell("note", words, {"line": line.number}, at=at)
-        self._last_at = line.at
+        self._judge.last_line_at = line.at
 
     def _milestones(self) -> dict[str, float]:
         tracker = self._tracker
@@ -309,9 +315,9 @@ class Supervisor:
         if proof is not None and proof.ok:
             self.journal.withdraw(_NO_PROOF)
         elif self._logs_dead_draft():
-            self.journal.warn(_LOG_SAYS_DEAD, at=self._last_at or seen.at)
+            self.journal.warn(_LOG_SAYS_DEAD, at=self._judge.last_line_at or seen.at)
         stall = self._stall.stall if state is StateName.STALLED else None
-        at = self._last_at if self.log_only and state.is_final and self._last_at else self._told_at(seen.at)
+        at = self._told_at(seen.at)
         return Snapshot(
             at=at,
             elapsed_s=at - self.journal.began_at,
@@ -319,7 +325,7 @@ class Supervisor:
             version=self.version or self._tracker.facts.get("version"),
             state=state,
             reason=stall.what + "; " + reason if stall is not None else reason,
-            phase=None if state.is_final or state.is_serving else self._phase_view(seen.at),
+            phase=self._phase_view(seen.at) if self._has_phase(state) else None,
             ready_eta_s=self._ready_eta(seen.at) if state in (StateName.STARTING, StateName.WARMING_UP) else None,
             cause=self._cause(seen) if state is StateName.CRASHED or self._tracker.core_died else None,
             stall=stall,
@@ -343,6 +349,10 @@ class Supervisor:
             seen.exit, phase=phase, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
         )
 
+    def _has_phase(self, state: StateName) -> bool:
+        is_made_up = self.log_only and self._judge.is_unknown
+        return not (state.is_final or state.is_serving or is_made_up)
+
     def _phase_view(self, now: float) -> PhaseView:
         run, at = self._tracker.current, self._told_at(now)
         eta: float | None = None
@@ -358,7 +368,7 @@ class Supervisor:
             progress=run.progress,
             elapsed_s=at - run.began_at,
             eta_s=eta,
-            quiet_s=self._judge.quiet_s(now),
+            quiet_s=self._judge.quiet_s(at),
             budget_s=self._judge.budget_s(now),
         )
 

@@ -72,6 +72,9 @@ class WatchConfig:
     """The server's URL, when a PID or a log is watched and it cannot be found from there."""
     log: Path | None = None
     """The server's log, when a PID or a URL is watched."""
+    follow: bool | None = None
+    """Of a log alone: wait for more of it (--follow), or tell what it says and end (--no-follow). None: follow it while
+    somebody writes it, as far as that can be seen from here (not on another machine, nor in another container)."""
     textfile: Path | None = None
     """Write the watcher's own state here for Prometheus' node_exporter (its textfile collector), at every look."""
     out: Path | None = None
@@ -116,7 +119,15 @@ def watch(
 
     Raises:
         LogUnreadable: the log that was named cannot be read. WriteFailed: `out` cannot be written.
+        WatchConfigWrong: `follow` without a log.
     """
+    if config.follow is not None and not subject.log_only:
+        raise WatchConfigWrong(
+            f"--{'' if config.follow else 'no-'}follow is for a log alone",
+            f"a {'process' if subject.pid is not None else 'URL'} is watched",
+            "it is looked at until it ends or the wish is met",
+            "leave it out, or give --timeout to end earlier",
+        )
     clock = clock or SystemClock()
     engine, version = config.engine, config.version
     folder = RunFolder.create(config.out, engine=engine) if config.out is not None else None
@@ -127,6 +138,7 @@ def watch(
         api_key=api_key,
         canary=_canary(subject, engine, version, api_key) if config.canary is not None else None,
         canary_every_s=config.canary or 60.0,
+        follow=config.follow,
     )
     supervisor = Supervisor(
         engine=engine,
@@ -162,7 +174,11 @@ def watch(
         )
     finally:
         view.close()
-    return last, _exit_code(last, wanted), folder.path if folder is not None else None
+    return (
+        last,
+        _exit_code(last, wanted, log_is_over=supervisor.log_is_over),
+        folder.path if folder is not None else None,
+    )
 
 
 def _wanted(config: WatchConfig) -> set[StateName]:
@@ -172,10 +188,11 @@ def _wanted(config: WatchConfig) -> set[StateName]:
     return wanted | {StateName.PROVEN} if StateName.READY in wanted else wanted
 
 
-def _exit_code(last: Snapshot, wanted: set[StateName]) -> int:
+def _exit_code(last: Snapshot, wanted: set[StateName], *, log_is_over: bool) -> int:
     if wanted:
         return 0 if last.state in wanted else last.state.exit_code
-    return last.state.exit_code if last.state in _BAD else 0
+    is_good = last.state.is_serving or last.state is StateName.STOPPED if log_is_over else last.state not in _BAD
+    return 0 if is_good else last.state.exit_code
 
 
 def _canary(

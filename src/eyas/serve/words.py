@@ -27,7 +27,7 @@ def gpu_views(gpus: Iterable[GpuFacts]) -> tuple[GpuView, ...]:
 
 
 def seconds(value: float | None) -> str:
-    """ "4 s", "2:07 min", "1:02 h"; "?" for None."""
+    """ "4 s", "2:07 min", "1:02 h", "9 days"; "?" for None."""
     if value is None:
         return "?"
     if value < 100:
@@ -35,7 +35,8 @@ def seconds(value: float | None) -> str:
     minutes, rest = divmod(int(value), 60)
     if minutes < 100:
         return f"{minutes}:{rest:02d} min"
-    return f"{minutes // 60}:{minutes % 60:02d} h"
+    hours = minutes // 60
+    return f"{hours}:{minutes % 60:02d} h" if hours < 72 else f"{hours // 24} days"
 
 
 def gigabytes(value: float | None) -> str:
