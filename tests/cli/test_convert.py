@@ -92,7 +92,9 @@ def test_an_output_that_is_there_is_kept_unless_replace(tmp_path: Path, capsys: 
     draft = write_draft(tmp_path / "draft")
     (tmp_path / "out").mkdir()
     assert main(["convert", str(draft), str(tmp_path / "out"), "--to", "sglang"]) == 2
-    assert "output-exists" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "output-exists" in message
+    assert "--replace swaps it out" in message
     assert main(["convert", str(draft), str(tmp_path / "out"), "--to", "sglang", "--replace"]) == 0
 
 

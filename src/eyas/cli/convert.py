@@ -32,6 +32,7 @@ def convert(
     *,
     to: str,
     target: str | None = None,
+    rename: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     allow: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     replace: Annotated[bool, Parameter(negative="")] = False,
@@ -56,6 +57,10 @@ def convert(
         A Hugging Face folder, a config.json, a hub id or smollm2-135m: for what the format wants from the target
         (its embedding, its depth for the aux layer ids). Of a hub id only config and tokenizer files are fetched; its
         embedding is copied if the weights are cached.
+    rename
+        OLD=NEW: take the tensor OLD for NEW, or OLD_PREFIX*=NEW_PREFIX* for all that begin so (quoted); may be given
+        several times. The draft is then judged as if it had these names. What all names begin with and no draft has,
+        such as module., is left out without being told.
     allow
         Go on in spite of the finding or loss with this code; may be given several times, and is recorded.
     dry_run
@@ -66,19 +71,20 @@ def convert(
     from eyas.contract.dialects.llama_cpp import NAMES
     from eyas.contract.dialects.registry import dialect_named
     from eyas.contract.read_checkpoint import read_checkpoint
-    from eyas.contract.read_draft import read_draft
+    from eyas.contract.read_draft import PREFIX, read_draft
+    from eyas.contract.renames import parse_rename
 
     talk = Terminal()
     is_llama_cpp = to.lower() in NAMES
     dialect = None if is_llama_cpp else dialect_named(to)
     target_spec = _target(target, talk)
-    reading = read_draft(read_checkpoint(draft), target_spec)
+    reading = read_draft(read_checkpoint(draft), target_spec, [parse_rename(text) for text in rename])
     if dialect is None:
         return _llama_cpp(reading, target_spec, draft, out, json)
     from eyas.contract.conversion_plan import plan_conversion
 
     plan = plan_conversion(reading, dialect, target_spec, allow)
-    for note in plan.notes:
+    for note in (*(f.what for f in reading.findings if f.code == PREFIX), *plan.notes):
         talk.note(note)
     for code in allow:
         if code not in plan.allowed:
@@ -108,7 +114,7 @@ def _target(name: str | None, talk: Terminal) -> TargetSpec | None:
 
 def _write(plan: ConversionPlan, out: Path, talk: Terminal, replace: bool) -> Converted:
     from eyas.contract.conversion_apply import apply_conversion, free_bytes_missing
-    from eyas.records.atomic import WriteFailed
+    from eyas.records.atomic import OutputExists, WriteFailed
 
     missing = free_bytes_missing(plan, out)
     if missing:
@@ -118,7 +124,12 @@ def _write(plan: ConversionPlan, out: Path, talk: Terminal, replace: bool) -> Co
             f"{_size(plan.num_bytes)} are needed, {_size(missing)} are missing; nothing was written",
             "free some space or choose another disk",
         )
-    return apply_conversion(plan, out, talk, replace=replace)
+    try:
+        return apply_conversion(plan, out, talk, replace=replace)
+    except OutputExists as error:
+        if not replace:
+            error.add_note("--replace swaps it out, if eyas wrote it or it is empty, and the source is not in it")
+        raise
 
 
 def _text(plan: ConversionPlan, tensors: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from eyas.contract.advice import with_tried_advice
 from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.compatibility import compatibility
 from eyas.contract.deep import DeepReport, deep_check
@@ -102,7 +103,8 @@ def check(
         other = _other_runner(engine)
         if other is not None:
             others[engine.label] = _judge(draft, reading, spec, engine, other, options, deep)
-        findings += engine_findings(ledger, others.get(engine.label), draft.where)
+        of_engine = engine_findings(ledger, others.get(engine.label), draft.where)
+        findings += with_tried_advice(of_engine, reading, spec, engine)
         if reading is not None:
             launch[engine.label] = launch_for(engine, ledger, reading, spec, num_draft_tokens=options.num_draft_tokens)
     return CheckReport(

@@ -19,8 +19,9 @@ from eyas.contract.dialects.dialect import Dialect, Loss, Written
 from eyas.contract.draft_findings import draft_findings
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.finding import SEVERITIES, Finding
+from eyas.contract.finding import Finding, errors_of
 from eyas.contract.int_map import mask_bytes, target_ids
+from eyas.contract.read_draft import PREFIX
 from eyas.contract.target_embedding import TargetEmbedding, find_target_embedding
 from eyas.contract.target_spec import TargetSpec
 from eyas.talk import counted
@@ -75,7 +76,7 @@ def plan_conversion(
 
 
 def _damage(reading: DraftReading, target: TargetSpec | None, allow: Sequence[str]) -> dict[str, str]:
-    found = [f for f in draft_findings(reading, target) if SEVERITIES.index(f.severity) >= SEVERITIES.index("error")]
+    found = [f for f in errors_of(draft_findings(reading, target)) if f.code != PREFIX]
     refused = [finding for finding in found if finding.code not in allow]
     if refused:
         flags = " ".join(f"--allow {code}" for code in sorted({finding.code for finding in refused}))
@@ -89,8 +90,15 @@ def _damage(reading: DraftReading, target: TargetSpec | None, allow: Sequence[st
 
 
 def _list(findings: Sequence[Finding]) -> str:
-    lines = [f"[{finding.code}] {finding.what}: {finding.why}" for finding in findings[:12]]
-    return "\n           ".join(lines + ([f"and {len(findings) - 12} more"] if len(findings) > 12 else []))
+    whys: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        whys.setdefault((finding.code, finding.why), []).append(finding.what)
+    lines = [f"[{code}] {_first_of(whats)}: {why}" for (code, why), whats in whys.items()]
+    return "\n           ".join(lines[:12] + ([f"and {len(lines) - 12} more"] if len(lines) > 12 else []))
+
+
+def _first_of(whats: Sequence[str]) -> str:
+    return "; ".join(whats[:6]) + (f" and {len(whats) - 6} more" if len(whats) > 6 else "")
 
 
 def _refuse(lost: Sequence[Loss], dialect: Dialect, reading: DraftReading, allow: Sequence[str]) -> None:

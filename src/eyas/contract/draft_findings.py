@@ -8,6 +8,7 @@ from eyas.contract.draft_reading import DraftReading
 from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.expected_tensors import Expected, expected_tensors
 from eyas.contract.finding import Finding, Severity
+from eyas.contract.lookalike_findings import with_lookalikes
 from eyas.contract.map_findings import map_findings
 from eyas.contract.target_findings import target_findings
 from eyas.contract.target_spec import TargetSpec
@@ -21,6 +22,10 @@ _FP8 = ("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
 
 def draft_findings(reading: DraftReading, target: TargetSpec | None = None) -> list[Finding]:
     """All findings about the draft itself, those of its reading included, in reading order."""
+    return with_lookalikes(_found(reading, target), reading, target, lambda renamed: _found(renamed, target))
+
+
+def _found(reading: DraftReading, target: TargetSpec | None) -> list[Finding]:
     spec, where = reading.spec, reading.checkpoint.where
     return [
         *reading.findings,

@@ -1,5 +1,6 @@
 """A finding: one thing that `check` or `convert` has to say. Collected, never raised one by one."""
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -35,3 +36,8 @@ class Finding:
         if self.do:
             lines.append(f"  = do:  {self.do}")
         return "\n".join(lines)
+
+
+def errors_of(findings: Iterable[Finding]) -> list[Finding]:
+    """Those of severity error or fatal."""
+    return [finding for finding in findings if finding.severity in ("error", "fatal")]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from eyas.contract.draft_findings import draft_findings
 from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.finding import SEVERITIES
+from eyas.contract.finding import errors_of
 from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.contract.read_draft import read_draft
 from eyas.contract.target_spec import TargetSpec
@@ -35,8 +35,7 @@ def open_draft(path: Path, target: TargetSpec | None = None, *, strict: bool = T
     """
     reading = read_draft(read_checkpoint(Path(path)), target)
     if strict:
-        findings = draft_findings(reading, target)
-        bad = [f for f in findings if SEVERITIES.index(f.severity) >= SEVERITIES.index("error")]
+        bad = errors_of(draft_findings(reading, target))
         if bad:
             raise DraftDamaged(
                 f"the draft has {counted(len(bad), 'error')}; the first: {bad[0].what}",

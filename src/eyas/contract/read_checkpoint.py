@@ -122,7 +122,7 @@ def _read(
         kind=kind,
         config=config,
         tensors=tensors,
-        int_maps=_read_maps(root, tensors),
+        int_maps=read_maps(root, tensors),
         files=found.files,
         metadata=metadata,
         extra=side.extra,
@@ -173,7 +173,12 @@ def _check_index(found: WeightFiles, tensors: Mapping[str, TensorInfo], where: s
             )
 
 
-def _read_maps(root: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, IntMap]:
+def read_maps(root: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, IntMap]:
+    """The d2t and t2d among `tensors`, whose files lie in `root`; one whose bytes do not lie in one run is left out.
+
+    Raises:
+        IntMapUnreadable, FileUnreadable.
+    """
     maps: dict[str, IntMap] = {}
     for name, info in tensors.items():
         kind = map_kind(name)
