@@ -1,5 +1,6 @@
 """A model of the Hugging Face hub as a local folder: from the local cache, else from the hub."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -24,7 +25,7 @@ def hub_snapshot(name: str, talk: Talk) -> Path:
     talk.line(f"there is no folder {name} here, and no such model in the local Hugging Face cache: asking the hub")
     folder = _fetch(name, _ALL_FILES)
     if not _has_weights(folder):  # offline, the hub's library gives what part of it there is
-        raise _unavailable(name, f"what could be had is {folder}, without (all of) its safetensors weights")
+        raise _unavailable(name, _ALL_FILES, f"what could be had is {folder}, without (all of) its safetensors weights")
     return folder
 
 
@@ -54,9 +55,9 @@ def hub_headers(name: str, talk: Talk, *, ask_hub: bool = True) -> Path | None:
     return folder if _has_weights(folder) else folder / "config.json"
 
 
-def download_command(name: str, folder: str) -> str:
+def download_command(name: str, folder: str, patterns: Sequence[str] = _ALL_FILES) -> str:
     """What brings the files that eyas reads of the hub's model `name` into `folder`, for a shell."""
-    wanted = " ".join(f"--include '{pattern}'" for pattern in _ALL_FILES)
+    wanted = " ".join(f"--include '{pattern}'" for pattern in patterns)
     return f"hf download {name} {wanted} --local-dir {folder}"
 
 
@@ -83,21 +84,23 @@ def _has_weights(folder: Path) -> bool:
     return bool(files) and all((folder / name).exists() for name in files)
 
 
-def _fetch(name: str, patterns: list[str]) -> Path:
+def _fetch(name: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=patterns))
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
     except (OSError, ValueError, httpx.HTTPError) as error:
         first = (str(error).strip().splitlines() or [""])[0]
-        raise _unavailable(name, f"there is no such folder here, and {type(error).__name__}: {first}") from error
+        raise _unavailable(
+            name, patterns, f"there is no such folder here, and {type(error).__name__}: {first}"
+        ) from error
 
 
-def _unavailable(name: str, why: str) -> EnvironmentMissing:
+def _unavailable(name: str, patterns: Sequence[str], why: str) -> EnvironmentMissing:
     return EnvironmentMissing(
         f"cannot get the target {name} from the Hugging Face hub",
         f"--target {name}",
         why,
-        f"where there is a network: {download_command(name, 'FOLDER')} (if it is gated: hf auth login first);"
+        f"where there is a network: {download_command(name, 'FOLDER', patterns)} (if it is gated: hf auth login first);"
         " then --target FOLDER",
     )
