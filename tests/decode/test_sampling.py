@@ -40,6 +40,18 @@ def test_top_p_keeps_the_token_that_crosses_the_sum():
     torch.testing.assert_close(probs(temperature=1.0, top_p=0.7), kept / kept.sum())
 
 
+@pytest.mark.parametrize("top_p", [1e-3, 1e-40, 1e-60, 5e-324])
+def test_a_top_p_that_fp32_rounds_to_nothing_keeps_the_likeliest(top_p: float):
+    assert probs(temperature=1.0, top_p=top_p).tolist() == [0.0, 1.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("top_k", [-1, 2**31, 2**63, 10**30])
+def test_a_top_k_that_kernels_cannot_count_is_refused(top_k: int):
+    with pytest.raises(SamplingInvalid, match=f"top_k is {top_k}, must be at least 0, below 2\\^31"):
+        Sampling(temperature=1.0, top_k=top_k)
+    assert probs(temperature=1.0, top_k=2**31 - 1).tolist() == probs(temperature=1.0).tolist()
+
+
 def test_min_p_is_relative_to_the_likeliest():
     full = LOGITS.softmax(-1)
     kept = full * (full >= 0.3 * full.max())

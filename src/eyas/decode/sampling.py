@@ -12,6 +12,7 @@ from torch import Tensor
 from eyas.errors import EyasError
 
 _LEAST_TEMPERATURE = 1e-6  # far below it logits divided in fp32 overflow, and the temperature itself becomes 0
+_END_OF_TOP_K = 2**31  # kernels count in 32 bits
 
 
 class SamplingInvalid(EyasError):
@@ -26,7 +27,7 @@ class Sampling:
 
     Attributes:
         temperature: divides the logits, at least 1e-6; or 0 = greedy (the highest logit, the lowest id among equals).
-        top_k: only the k likeliest tokens; 0 = all.
+        top_k: only the k likeliest tokens, below 2^31; 0 = all.
         top_p: only the likeliest tokens whose probabilities reach this sum, (0, 1]; 1 = all.
         min_p: only tokens at least this share of the likeliest one's probability, [0, 1]; 0 = all.
         seed: of the random generator, below 2^63 in size; the same seed gives the same text on the same device.
@@ -46,7 +47,7 @@ class Sampling:
                     self.temperature != 0 and not _LEAST_TEMPERATURE <= self.temperature < inf,
                     f"temperature is {self.temperature}, must be 0 (greedy) or {_LEAST_TEMPERATURE} and more, finite",
                 ),
-                (self.top_k < 0, f"top_k is {self.top_k}, must be at least 0"),
+                (not 0 <= self.top_k < _END_OF_TOP_K, f"top_k is {self.top_k}, must be at least 0, below 2^31"),
                 (not 0 < self.top_p <= 1, f"top_p is {self.top_p}, must be in (0, 1]"),
                 (not 0 <= self.min_p <= 1, f"min_p is {self.min_p}, must be in [0, 1]"),
                 (not abs(self.seed) < 2**63, f"seed is {self.seed}, must be below 2^63 in size"),
@@ -120,7 +121,7 @@ def token_probs(logits: Tensor, batch: SamplingBatch) -> Tensor:
         ordered = ordered.masked_fill(torch.arange(num_vocab, device=logits.device) >= k, 0)
         ordered = ordered / ordered.sum(-1, keepdim=True)
         before = ordered.cumsum(-1) - ordered  # the token that crosses top_p is kept
-        is_cut = (before >= batch.top_p[:, None]) & (batch.top_p < 1)[:, None]
+        is_cut = (before >= batch.top_p[:, None]) & (before > 0) & (batch.top_p < 1)[:, None]  # fp32 may hold p as 0
         probs = torch.zeros_like(probs).scatter(-1, order, ordered.masked_fill(is_cut, 0))
     if batch.has_min_p:
         probs = probs.masked_fill(probs < batch.min_p[:, None] * probs.amax(-1, keepdim=True), 0)
