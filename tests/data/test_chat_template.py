@@ -142,11 +142,19 @@ def test_an_answer_that_the_template_trims_is_supervised_as_it_is_rendered():
     assert template(trimming).segments(padded)[-1] == Segment("Hello!<|im_end|>", True)
 
 
-def test_what_the_template_refuses_is_told_with_its_record():
-    refusing = "{{ raise_exception('roles must alternate') }}"
+@pytest.mark.parametrize(
+    ("refusing", "why"),
+    [
+        ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ 1 / (messages | length - 3) }}{{ messages[7].content }}", "list object has no element 7"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", "OverflowError"),
+    ],
+)
+def test_what_the_template_refuses_is_told_with_its_record(refusing, why):
     with pytest.raises(TemplateFailed) as caught:
         template(refusing).segments(CHAT)
-    assert "roles must alternate" in caught.value.why
+    assert why in caught.value.why
     assert caught.value.where == "data file 1, record 3"
 
 

@@ -244,7 +244,7 @@ def _refusals() -> tuple[type[Exception], ...]:
     """What a template's code raises when a conversation is not to its liking."""
     from jinja2 import TemplateError
 
-    return TemplateError, TypeError, LookupError, AttributeError, ValueError, RecursionError
+    return TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError
 
 
 def _runs_of_one_tools(jobs: list[tuple[Conversation, int]]) -> list[list[tuple[Conversation, int]]]:
