@@ -172,10 +172,11 @@ def test_of_a_process_only_what_is_known_is_said(knows: str):
     if knows == "port":
         world.at(0, port="open", health=200)
     world.log(1, vllm(1, "EngineCore failed to start.", level="ERROR"))
-    reason = drive(world, *VLLM, until=2, log_only=knows == "nothing").last.reason
+    last = drive(world, *VLLM, until=2, log_only=knows == "nothing").last
 
     there = {"process": "; its process is still there", "port": "; its port is still open", "nothing": ""}
-    assert reason == f"the log tells of the engine's death{there[knows]}"
+    assert last.reason == f"the log tells of the engine's death{there[knows]}"
+    assert last.cause is None, "it has not ended, and nothing says why it will"
 
 
 def test_a_log_whose_writer_is_gone_without_a_goodbye_tells_of_a_crash():

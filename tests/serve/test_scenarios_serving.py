@@ -5,7 +5,7 @@ Times are fake seconds; the real supervisor is driven over `fake_world.World`.
 
 import pytest
 from fake_world import World, drive, sglang
-from scenario_worlds import SGLANG, VLLM, VLLM_CPU, counted, ready, sglang_world, vllm_world
+from scenario_worlds import EAGLE3, SGLANG, VLLM, VLLM_CPU, counted, ready, sglang_world, vllm_world
 
 from eyas.serve.evidence import Answer, CounterFacts, ExitFacts
 from eyas.serve.state import StateName
@@ -229,3 +229,22 @@ def test_a_connection_that_is_dropped_once_is_no_stranger_yet():
     world.at(0, port="open", health="broken")
 
     assert drive(world, "unknown", None, until=20, has_log=False).states == [(0, "starting"), (5, "no-engine")]
+
+
+def test_the_ranks_of_an_earlier_start_in_the_same_tree_are_not_missed():
+    """A loop in a shell that starts the server anew when it dies; the shell's PID is watched."""
+    world = sglang_world()
+    end = ready(world)
+    for pid in (200, 300):
+        world.gone(end + 10, pid)
+    world.at(end + 10, port="refused", health="refused")
+    for pid, title in ((201, "sglang::scheduler_TP0"), (301, "sglang::detokenizer")):
+        world.process(end + 20, pid, title, parent=100, cpu=0.5)
+    up = world.replay(EAGLE3, end + 20, until=b"Prefill batch")
+    world.log(up + 1, sglang(up + 1, "The server is fired up and ready to roll!"))
+    world.at(up + 1, port="open", health=200)
+
+    run = drive(world, *SGLANG, until=up + 5)
+
+    assert run.at(end + 15).state is StateName.UNHEALTHY
+    assert run.names[-2:] == ["starting", "ready"]

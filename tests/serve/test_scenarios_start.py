@@ -5,7 +5,7 @@ Times are fake seconds; the real supervisor is driven over `fake_world.World`.
 
 import pytest
 from fake_world import World, drive, sglang
-from scenario_worlds import ROLL, SGLANG, VLLM, VLLM_CPU, counted, ready, sglang_world, started, vllm_world
+from scenario_worlds import ROLL, SGLANG, UP, VLLM, VLLM_CPU, counted, ready, sglang_world, started, vllm_world
 
 from eyas.serve.state import Proof, StateName
 
@@ -130,3 +130,12 @@ def test_a_log_that_is_ready_beside_a_wrong_url_is_ready_with_a_warning():
 
     assert run.last.state is StateName.READY
     assert any("is the URL right?" in warning for warning in run.last.warnings)
+
+
+def test_what_an_engine_said_long_before_it_was_known_is_read_again():
+    """Uvicorn's line is both engines': it means "warming up" for SGLang and "ready" for vLLM."""
+    world = World()
+    world.log(0, "".join(f"noise {'x' * n}\n" for n in range(480)) + UP + "\n")
+    world.log(1, "".join(f"noise {'y' * n}\n" for n in range(100)) + "Starting vLLM server on http://0.0.0.0:8000\n")
+
+    assert drive(world, "unknown", None, until=2, log_only=True).last.state is StateName.READY

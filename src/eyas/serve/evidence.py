@@ -69,7 +69,6 @@ class ProcessFacts:
     rss_bytes: int = 0
     read_bytes: int | None = None
     page_ins: int | None = None
-    num_threads: int = 1
 
     @property
     def name(self) -> str:

@@ -72,19 +72,22 @@ class Verdict:
 
 @dataclass(slots=True)
 class Judge:
-    """The rules' memory. `log_only`: no process, port or endpoint is at hand, only a log."""
+    """The rules' memory.
+
+    Attributes:
+        strong_at: when anything last counted as progress; the beginning, before that. weak_at: CPU or GPU load as well.
+        log_only: no process, port or endpoint is at hand, only a log. last_line_at: None = it has no line yet.
+    """
 
     engine: Engine
     tracker: PhaseTracker
-    began_at: float
+    strong_at: float
     log_only: bool = False
     patience: Patience = field(default_factory=Patience)
     last_line_at: float | None = None
-    strong_at: float = 0.0
     weak_at: float = 0.0
     last_moves: dict[str, tuple[float, str]] = field(default_factory=dict)
     ever_healthy: bool = False
-    ever_open: bool = False
     stop_asked: bool = False
     _ranks: dict[int, str] = field(default_factory=dict)
     _frozen_since: float | None = None
@@ -93,9 +96,6 @@ class Judge:
     _tokens: TokenProgress = field(default_factory=TokenProgress)
     _no_tokens_s: float = 0.0
     _tokens_at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.strong_at = self.weak_at = self.began_at
 
     # ------------------------------------------------------------------ memory
 
@@ -110,6 +110,11 @@ class Judge:
                 self.weak_at = max(self.weak_at, at)
             if kind == "tokens":
                 self._tokens_at = at
+
+    def begin_anew(self) -> None:
+        """A new start in the same log and tree: whoever was there before is not missed."""
+        self._ranks.clear()
+        self.ever_healthy, self._sick_since = False, None
 
     @property
     def rule(self) -> PhaseRule:
@@ -157,7 +162,6 @@ class Judge:
 
     def _remember_health(self, seen: Observation) -> None:
         health = self._health(seen)
-        self.ever_open |= seen.port == "open"
         if health is not None and health.code == 200:
             self.ever_healthy, self._sick_since = True, None
         elif health is not None and self.ever_healthy and self._sick_since is None:
@@ -250,11 +254,11 @@ class Judge:
 
     def _draining(self, seen: Observation, _: bool) -> Verdict | None:
         tracker = self.tracker
-        if tracker.dying_at is not None and (tracker.self_killed or tracker.core_died) and seen.port != "refused":
+        if (tracker.self_killed or tracker.core_died) and seen.port != "refused":
             there = "; its process is still there" if seen.processes else ""
             there = there or ("; its port is still open" if seen.port == "open" else "")
             return Verdict(state=StateName.UNHEALTHY, reason=f"the log tells of the engine's death{there}")
-        if tracker.dying_at is not None and seen.exit is None and not self.log_only:
+        if tracker.dying_at is not None and not self.log_only:
             return Verdict(state=StateName.UNHEALTHY, reason="the engine is dying: it ends its processes")
         if self.stop_asked or tracker.draining_at is not None:
             by = "we asked it to end" if self.stop_asked else "the log says that it shuts down"

@@ -1,13 +1,13 @@
 """Where in the start-up the log says that the engine is: lines in, phases out. Looks at nothing but lines.
 
 A phase is (id, role, detail), such as ("graphs", "draft", "decode"). With several ranks the first rank's begin counts
-and a straggler's repetition does not move the phase back; what each rank last said is kept for the asymmetry.
+and a straggler's repetition does not move the phase back.
 """
 
 import re
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from eyas.serve.log_lines import Bar, LogLine
 from eyas.serve.markers import Marker, MarkerTable, ProgressRule
@@ -43,15 +43,12 @@ class LineMeaning:
 
     Attributes:
         moved: kinds of evidence that something progresses: "log", "progress", "phase"; empty for a heartbeat.
-        event: the marker's event, or "".
         began: the phase that it began, if it did.
         says: a hint to show, or "".
         restarted: the line is the first of a new start in the same log.
     """
 
     moved: frozenset[str] = frozenset()
-    event: str = ""
-    marker: str = ""
     began: PhaseRun | None = None
     says: str = ""
     restarted: bool = False
@@ -73,9 +70,7 @@ class PhaseTracker:
     core_died: bool = False
     self_killed: bool = False
     serving: dict[str, float] = field(default_factory=dict)
-    serving_at: float | None = None
     accept_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=_SERVING_LINES))
-    last_by_label: dict[str, str] = field(default_factory=dict)
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _forms: Counter[str] = field(default_factory=Counter)
     _last_done: tuple[str, float] = ("", -1.0)
@@ -99,7 +94,6 @@ class PhaseTracker:
             return self._feed_bar(line, line.bar)
         found = self.table.find(line.message)
         if found is not None:
-            self.last_by_label[line.label] = line.message
             return self._feed_marker(line, *found)
         if self.table.proves_nothing(line.message):
             return LineMeaning()
@@ -140,11 +134,7 @@ class PhaseTracker:
             self._reset(line.at)
         meaning = self._events(line, marker, groups)
         self._counts[(line.label, marker.id)] += 1
-        if restarted:
-            return LineMeaning(
-                moved=meaning.moved, event=meaning.event, marker=marker.id, began=meaning.began, restarted=True
-            )
-        return meaning
+        return replace(meaning, restarted=restarted)
 
     def _events(self, line: LogLine, marker: Marker, groups: Mapping[str, str]) -> LineMeaning:
         moved = frozenset() if self.table.proves_nothing(line.message) else frozenset({"log"})
@@ -163,7 +153,6 @@ class PhaseTracker:
             self._become_ready(line.at)
         elif marker.event == "serving":
             self.serving = {k: float(v) for k, v in groups.items()} | {"at": line.at}
-            self.serving_at = line.at
             if "accept_length" in groups and groups["accept_length"] != "nan":
                 self.accept_lengths.append(float(groups["accept_length"]))
             self._become_ready(line.at)
@@ -176,7 +165,7 @@ class PhaseTracker:
             self._killed_tree(groups, line.at)
         elif marker.event == "finished":
             self.finished_at = line.at
-        return LineMeaning(moved=moved, event=marker.event, marker=marker.id, began=began, says=marker.says)
+        return LineMeaning(moved=moved, began=began, says=marker.says)
 
     def _role(self, marker: Marker, line: LogLine, groups: Mapping[str, str]) -> ModelRole | None:
         role = groups.get("role", marker.role)
@@ -209,7 +198,7 @@ class PhaseTracker:
     def _reset(self, at: float) -> None:
         self.runs.clear()
         self._counts.clear()
-        self.ready_at = self.draining_at = self.dying_at = self.finished_at = self.serving_at = None
+        self.ready_at = self.draining_at = self.dying_at = self.finished_at = None
         self.core_died = self.self_killed = False
         self.serving = {}
         self.accept_lengths.clear()

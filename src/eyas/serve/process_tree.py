@@ -54,7 +54,6 @@ def facts_of(pid: int, *, root: int = 0, proc: Path = _PROC) -> ProcessFacts | N
         status=stat[0],
         cpu_s=(int(stat[11]) + int(stat[12])) / _TICKS,
         page_ins=int(stat[9]),
-        num_threads=int(stat[17]),
         rss_bytes=int(stat[21]) * _PAGE,
         read_bytes=_read_bytes(folder),
     )

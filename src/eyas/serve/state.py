@@ -67,7 +67,7 @@ class PhaseView:
     """The phase a start-up is in.
 
     Attributes:
-        id: "weights", "graphs-verify", ...: the ids of `phases.toml`.
+        id: "weights", "graphs-verify", ...: the ids of `markers.toml`.
         title: the same for a person, e.g. "loading the draft's weights".
         role: which model it is about, if one.
         progress: as printed by the engine, if it does.
@@ -183,7 +183,6 @@ class RankView:
     label: str
     pid: int
     status: str
-    cpu_percent: float | None = None
     rss_bytes: int | None = None
 
 

@@ -194,9 +194,9 @@ class Supervisor:
         if seen.lines and seen.lines[0].at < self.journal.began_at:
             # An old log: the start was before we came.
             at = seen.lines[0].at
-            self.journal.began_at = self._tracker.runs[0].began_at = self._judge.began_at = at
+            self.journal.began_at = self._tracker.runs[0].began_at = at
             if self.log_only:
-                self._judge.strong_at = self._judge.weak_at = at
+                self._judge.strong_at = at
         if self.engine == "unknown":
             self._find_engine(seen)
         for line in seen.lines:
@@ -218,7 +218,8 @@ class Supervisor:
 
     def _find_engine(self, seen: Observation) -> None:
         """Learn the engine from its first words, and read what it said before once more with the right table."""
-        self._early += seen.lines[: _EARLY_LINES - len(self._early)]
+        early = self._early
+        self._early = [*early, *seen.lines][:_EARLY_LINES]
         said = next((name for line in seen.lines if (name := engine_of_line(line.message)) is not None), None)
         engine = said or (seen.identity.engine if seen.identity is not None else "unknown")
         if engine not in ("sglang", "vllm"):
@@ -233,7 +234,7 @@ class Supervisor:
         self.journal.tell(
             "note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.lines[0].at if said else seen.at
         )
-        for line in self._early[: -len(seen.lines) or None]:
+        for line in early:
             self._take_line(line)
 
     def _take_line(self, line: LogLine) -> None:
@@ -241,6 +242,7 @@ class Supervisor:
         meaning = self._tracker.feed(line)
         if meaning.restarted:
             self._crash = CrashReader(self.engine)
+            self._judge.begin_anew()
             self.journal.tell("note", "a new start begins in the same log", {"line": line.number}, at=line.at)
         self._crash.feed(line)
         self._last_line = line.raw[:400]
@@ -296,7 +298,6 @@ class Supervisor:
         if outcome == "stalled":
             return verdict
         state = self._last.state if self._last is not None else StateName.STARTING
-        state = state if state is not StateName.STALLED else StateName.STARTING
         if outcome == "moving":
             self._judge.note_moves({"progress": "the stacks of a rank change"}, seen.at)
             return replace(verdict, state=state, reason="slow, not hung: the stacks change")
@@ -327,7 +328,7 @@ class Supervisor:
             reason=stall.what + "; " + reason if stall is not None else reason,
             phase=self._phase_view(seen.at) if self._has_phase(state) else None,
             ready_eta_s=self._ready_eta(seen.at) if state in (StateName.STARTING, StateName.WARMING_UP) else None,
-            cause=self._cause(seen) if state is StateName.CRASHED or self._tracker.core_died else None,
+            cause=self._cause(seen) if state is StateName.CRASHED or self._has_told_cause() else None,
             stall=stall,
             proof=proof,
             ranks=rank_views(seen.processes or ()),
@@ -336,6 +337,10 @@ class Supervisor:
             warnings=tuple(dict.fromkeys([*self.journal.warnings.values(), *self._acceptance.warnings])),
             last_line=self._last_line,
         )
+
+    def _has_told_cause(self) -> bool:
+        """It has not ended yet, but why it will is known."""
+        return self._tracker.core_died and self._crash.has_evidence
 
     def _logs_dead_draft(self) -> bool:
         """The engine's own figures in its log, where nothing better is at hand."""
