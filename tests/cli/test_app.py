@@ -118,6 +118,20 @@ def test_an_output_that_cannot_be_written_is_an_error_of_the_environment(argumen
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize("arguments", ["engines", "engines --json"])
+def test_an_output_that_was_closed_is_an_error_of_the_environment(arguments: str):
+    done = shell(f"eyas {arguments} >&-")
+    assert done.returncode == 3
+    assert "error[output-lost]: cannot write to stdout\n  --> stdout\n  = why: it is closed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_error_that_cannot_be_told_is_no_finding():
+    assert shell("eyas engine 2>/dev/full").returncode == 3
+    assert shell("eyas engine 2>&-").returncode == 2
+
+
 def test_an_output_encoding_without_our_characters_is_no_error():
     done = shell("PYTHONIOENCODING=ascii eyas check --help")
     assert done.returncode == 0, done.stderr

@@ -95,6 +95,9 @@ def main(arguments: Sequence[str]) -> int:
         # rich, which prints the help, ends the process itself when the reader has gone; no command of ours does
         _forget_output()
         return 128 + signal.SIGPIPE
+    except OSError:  # of a stderr that cannot be written: there is nowhere to say it
+        _forget_output()
+        return int(ExitCode.ENVIRONMENT)
     except KeyboardInterrupt:  # again, while the first one was being told
         return 128 + signal.SIGINT
 
@@ -247,6 +250,8 @@ def _page_wanted(arguments: Sequence[str]) -> str | None:
 def _forget_output() -> None:
     # What is still buffered cannot be written either; Python would try again at its end and complain.
     for stream in (sys.stdout, sys.stderr):
+        if stream is None:  # closed from the beginning
+            continue
         try:
             stream.flush()
         except (OSError, ValueError):

@@ -76,20 +76,24 @@ def _print(text: str, *, to_stderr: bool, end: str = "\n", style: str = "") -> N
     shown = printable(text)
     if style:  # around each line's part: a terminal may draw what is open at a newline to the edge
         shown = re.sub(r"[^\n]+", lambda part: f"\x1b[{style}m{part[0]}\x1b[0m", shown)
+    name, stream = ("stderr", sys.stderr) if to_stderr else ("stdout", sys.stdout)
+    if stream is None and not to_stderr:  # closed by the shell (`>&-`): `print` would lose the result without a word
+        raise _lost(name, "it is closed")
     try:
-        print(shown, file=sys.stderr if to_stderr else sys.stdout, end=end, flush=True)
+        print(shown, file=stream, end=end, flush=True)
     except BrokenPipeError:
         raise
     except OSError as error:
-        stream = "stderr" if to_stderr else "stdout"
-        raise OutputLost(
-            f"cannot write to {stream}", stream, str(error.strerror or error), "send the output somewhere else"
-        ) from error
+        raise _lost(name, str(error.strerror or error)) from error
+
+
+def _lost(stream: str, why: str) -> OutputLost:
+    return OutputLost(f"cannot write to {stream}", stream, why, "send the output somewhere else")
 
 
 def use_colour() -> bool:
     """Colours only on a terminal, and never with NO_COLOR."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def _finite(value: Any) -> Any:
