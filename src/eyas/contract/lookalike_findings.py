@@ -63,7 +63,7 @@ def _advice(
         codes = ", ".join(dict.fromkeys(f"[{finding.code}]" for finding in left))
         return f"if so: `eyas convert` with {words}, once {codes} is settled too"
     to = reading.dialect if dialect_named(reading.dialect).write else "vllm"
-    return f"{convert_command(reading.checkpoint.where, to, renames)} (if it is: shapes cannot prove it)"
+    return f"{convert_command(reading.checkpoint.where, to, renames)}  # if it is that one: shapes cannot prove it"
 
 
 def _bare(name: str) -> str:

@@ -73,7 +73,7 @@ def _prefixed(prefix: str, dialect: Dialect, checkpoint: Checkpoint) -> Finding:
         what=f"the names of all {len(checkpoint.tensors)} tensors begin with {prefix!r}",
         where=checkpoint.where,
         why="a trainer's wrapper left it there: engines find none of the tensors; eyas has read them without it",
-        do=f"{convert_command(checkpoint.where, to)} (which leaves it out)",
+        do=f"{convert_command(checkpoint.where, to)}  # leaves it out",
     )
 
 
