@@ -87,7 +87,8 @@ def _unfilled(rules: LoadRules, lost: Sequence[ParameterEntry], loaded: Loaded, 
         "fatal" if is_fatal else "severe",
         f"{counted(len(names), 'parameter gets', 'parameters get')} nothing from the checkpoint: {_short(names)}",
         where,
-        f"{'it stays' if len(names) == 1 else 'they stay'} {held}; the engine starts, answers correctly and accepts less, without a log line"
+        f"{'it stays' if len(names) == 1 else 'they stay'} {held}; "
+        "the engine starts, answers correctly and accepts less, without a log line"
         + (
             f" ({counted(len(dropped), 'checkpoint tensor is', 'checkpoint tensors are')} dropped, {_short(dropped)})"
             if dropped
