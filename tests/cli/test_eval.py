@@ -62,6 +62,31 @@ def test_the_document_has_every_figure_and_the_figures_agree(made, capsys):
     assert "accepted at position 1 … 3 (joint)" in err
 
 
+def test_nothing_accepted_is_told_in_the_notes_too(made, capsys, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    # Ids 60 … 63 are not in the draft's vocabulary of 60.
+    rows.write_text(json.dumps({"prompt_ids": [1, 7], "response_ids": [60, 61, 62, 63] * 4}))
+    code = main(
+        [
+            "eval",
+            str(made / "draft-own"),
+            "--target",
+            str(made / "target"),
+            "--device",
+            "cpu",
+            "--json",
+            "--data",
+            str(rows),
+        ]
+    )
+    out, err = capsys.readouterr()
+    document = json.loads(out.splitlines()[-1])
+    assert (code, document["accept_length"]) == (0, 1.0)
+    (note,) = (note for note in document["notes"] if note.startswith("nothing is accepted"))
+    assert f"note: {note}" in err
+    assert "`eyas infer DRAFT --target T`" in note
+
+
 def test_answers_that_repeat_themselves_are_left_out_of_the_second_figure(made, capsys, tmp_path):
     rows = [
         {"id": "new", "set": "a", "prompt_ids": [1, 7], "response_ids": [*range(10, 30)]},

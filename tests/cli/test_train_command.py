@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from eyas.cli.app import main
+from eyas.cli.train_text import _held_out_lines
 from train_run_folder import make_run_folder
 
 
@@ -79,3 +80,27 @@ def test_a_folder_that_holds_no_rows_is_named(arguments, tmp_path: Path, capsys)
     other = [*arguments[:3], "--data", str(tmp_path), "--out", str(tmp_path / "draft")]
     assert main(other) == 2
     assert "error[rows-unreadable]" in capsys.readouterr().err
+
+
+def test_the_last_figure_is_that_of_the_file_and_what_chose_it_is_said_where_it_differs():
+    measured = {"accept_lengths": [[4, 1.3905], [8, 1.2]], "kept": {"step": 4}, "steps": 8}
+    written = {"step": 4, "accept_length": 1.3506, "num_requests": 6, "rounds": 174, "num_draft_tokens": 5}
+    lines = _held_out_lines({**measured, "written": written})
+    assert lines[-1] == (
+        "accept length of the draft as written: 1.351; 1.391 while training (6 rows, 174 rounds, 5 drafts a pass)"
+    )
+    same = _held_out_lines({**measured, "written": {**written, "accept_length": 1.3905}})
+    assert "while training" not in same[-1]
+
+
+def test_json_has_the_figure_of_the_file_and_the_warning(arguments, tmp_path: Path, capsys):
+    held_out = tmp_path / "held_out.jsonl"
+    # Byte 7 is in no answer: outside the draft vocabulary, so that nothing can be accepted.
+    held_out.write_text(json.dumps({"prompt_ids": [40, 41], "response_ids": [7] * 12}) + "\n")
+    assert main([*arguments, "--out", str(tmp_path / "draft"), "--held-out", str(held_out), "--json"]) == 0
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert document["written"]["accept_length"] == 1.0
+    assert document["notes"][0].startswith("nothing is accepted: accept length 1.00")
+    assert f"note: {document['notes'][0]}" in said.err
+    assert "accept length of the draft as written: 1.000 (1 rows" in said.err

@@ -102,7 +102,7 @@ def test_two_processes_go_on_from_one_and_give_the_curve_of_one(shard, request_f
     class Stopped(Exception):
         pass
 
-    def stop(*_: object) -> None:
+    def stop(*_: object, **__: object) -> None:
         raise Stopped
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):

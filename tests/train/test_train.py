@@ -427,7 +427,7 @@ EVALUATED = replace(CONFIG, steps=9, eval_every=2, held_out_draft_tokens=2, lr=3
 
 def test_the_draft_that_accepts_most_is_written_with_the_step_that_chose_it(inputs, tmp_path: Path, monkeypatch):
     # The figure is set so that the second of five replays is the best, whatever the draft learns.
-    lengths = iter([1.5, 1.9, 1.7, 1.9, 1.8])
+    lengths = iter([1.5, 1.9, 1.7, 1.9, 1.8, 1.85])  # the last one is of the file
     monkeypatch.setattr(HeldOut, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=next(lengths)))
     held_out = held_out_file(tmp_path, inputs)
     done = run(request_for(inputs, tmp_path / "best", held_out=held_out), EVALUATED)
@@ -440,9 +440,12 @@ def test_the_draft_that_accepts_most_is_written_with_the_step_that_chose_it(inpu
     assert [r["is_best"] for r in records_of(tmp_path / "best", "eyas.held-out/1")] == [True, True, False, False, False]
     about = json.loads((tmp_path / "best" / "eyas.json").read_text())["about"]
     assert (about["steps"], about["held_out"]["accept_length"]) == (4, 1.9)
+    (written,) = records_of(tmp_path / "best", "eyas.written/1")
+    assert (written["step"], written["accept_length"]) == (4, 1.85)
+    assert about["as_written"] == written == done.written
 
     # The weights are those of a run that ends there (with a schedule that does not look at the end).
-    lengths = iter([1.5, 1.9, 1.7, 1.9, 1.8])
+    lengths = iter([1.5, 1.9, 1.7, 1.9, 1.8, 1.85])  # the last one is of the file
     monkeypatch.setattr(HeldOut, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=next(lengths)))
     run(request_for(inputs, tmp_path / "long", held_out=held_out), replace(short, steps=9))
     monkeypatch.undo()
@@ -471,13 +474,31 @@ def test_a_resumed_run_keeps_its_replays_and_its_best_draft(inputs, tmp_path: Pa
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_the_replay_while_training_is_that_of_eval_on_the_draft_written(inputs, tmp_path: Path):
+@pytest.mark.parametrize("keep", ["best", "last"])
+def test_the_replay_while_training_is_that_of_eval_on_the_draft_written(inputs, keep, tmp_path: Path):
     held_out = held_out_file(tmp_path, inputs)
-    done = run(request_for(inputs, tmp_path / "d", held_out=held_out), replace(EVALUATED, keep="last", ttt_steps=2))
-    record = evaluate(tmp_path / "d", inputs[0], [held_out], EvalConfig(num_draft_tokens=2), Silent())
-    assert done.kept is None
-    # The draft on disk is bf16: a near-tie may fall otherwise.
-    assert done.held_out[-1]["accept_length"] == pytest.approx(record.figures.accept_length, abs=0.05)
+    done = run(request_for(inputs, tmp_path / "d", held_out=held_out), replace(EVALUATED, keep=keep, ttt_steps=2))
+    record = evaluate(tmp_path / "d", inputs[0], [held_out], EvalConfig(num_draft_tokens=2, device="cpu"), Silent())
+    chosen = done.kept or done.held_out[-1]
+    assert (done.kept is None) == (keep == "last")
+    assert done.written is not None
+    assert done.written["step"] == chosen["step"]
+    for figures in (chosen, done.written):
+        assert (figures["accept_length"], figures["rounds"]) == (record.figures.accept_length, record.figures.rounds)
+
+
+def test_a_draft_of_which_nothing_is_accepted_is_told(inputs, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(HeldOut, "measure", lambda self, draft: NO_FIGURES)
+    talk, request = Silent(), request_for(inputs, tmp_path / "d", held_out=held_out_file(tmp_path, inputs))
+    done = train(request, EVALUATED, plan_train(request, EVALUATED, Silent()), talk)
+    (note,) = done.notes
+    assert note in talk.notes
+    assert "nothing is accepted: accept length 1.00 over 1 rounds" in note
+    assert f"too few training tokens ({done.plan.num_tokens})" in note
+    assert "When nothing is accepted" in note
+
+    monkeypatch.setattr(HeldOut, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=1.2))
+    assert run(replace(request, out=tmp_path / "better"), EVALUATED).notes == []
 
 
 def test_held_out_rows_beside_the_training_rows_are_used_unless_told_not_to(inputs, tmp_path: Path):

@@ -141,6 +141,8 @@ def train(
         **summary_of(done.metrics),
         "accept_lengths": [[record["step"], record["accept_length"]] for record in done.held_out],
         "kept": done.kept,
+        "written": done.written,
+        "notes": list(done.notes),
     }
     return emit(document, outcome_text(document, init_only=init_only), json=json)
 

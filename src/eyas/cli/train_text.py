@@ -65,7 +65,22 @@ def _held_out_lines(document: Mapping[str, Any]) -> list[str]:
     curve = "  ".join(f"{length:.2f}" for _, length in measured)
     kept = document["kept"]
     chosen = f"step {kept['step']} is written" if kept else f"step {document['steps']}, the last, is written"
-    return [f"accept length on the held-out rows: {curve}  (steps {measured[0][0]} … {measured[-1][0]}); {chosen}"]
+    lines = [f"accept length on the held-out rows: {curve}  (steps {measured[0][0]} … {measured[-1][0]}); {chosen}"]
+    written = document["written"]
+    if written is not None:
+        lines.append(_written_line(written, dict(measured).get(written["step"])))
+    return lines
+
+
+def _written_line(written: Mapping[str, Any], expected: float | None) -> str:
+    """The figure of the file, and the one that it was chosen by where that is another."""
+    length = f"{written['accept_length']:.3f}"
+    differs = expected is not None and f"{expected:.3f}" != length
+    trained = f"; {expected:.3f} while training" if differs else ""
+    return (
+        f"accept length of the draft as written: {length}{trained}"
+        f" ({written['num_requests']} rows, {written['rounds']} rounds, {written['num_draft_tokens']} drafts a pass)"
+    )
 
 
 def _percents(values: Sequence[float | None]) -> str:

@@ -17,6 +17,12 @@ from eyas.records.eval_record import EvalRecord, NotRepetitive, RowResult
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.eval_config import EvalConfig
 from eyas.replay.figures import figures_by_set, figures_of
+from eyas.replay.nothing_accepted import is_nothing_accepted, nothing_accepted
+
+_CAUSES = (
+    "too few training tokens; rows that another model wrote; a draft of another target; or one read otherwise than it"
+    " was trained (`eyas infer DRAFT --target T` tries that)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +52,11 @@ def record_of(done: Replayed, config: EvalConfig) -> EvalRecord:
     """The record of a replay."""
     single = sum(not result.accepted for result in done.results)
     more = [f"{single} rows have a single recorded token: no round, and no part in any figure"] if single else []
+    figures = figures_of(done.results, config.depth)
+    if is_nothing_accepted(figures):
+        more.append(nothing_accepted(figures, _CAUSES))
     return EvalRecord(
-        figures=figures_of(done.results, config.depth),
+        figures=figures,
         sets=figures_by_set(done.results, config.depth),
         rows=done.results,
         not_repetitive=_not_repetitive(done, config.depth),

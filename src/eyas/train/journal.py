@@ -21,6 +21,7 @@ from eyas.train.step_outcome import PendingStep, StepOutcome, read_steps
 
 METRICS_SCHEMA = "eyas.metrics/1"
 HELD_OUT_SCHEMA = "eyas.held-out/1"
+WRITTEN_SCHEMA = "eyas.written/1"  # the draft's file, replayed
 _CLOCK = time.monotonic
 
 
@@ -137,12 +138,7 @@ class Journal:
             "schema": HELD_OUT_SCHEMA,
             "step": step,
             "tokens": self.num_tokens,
-            "accept_length": figures.accept_length,
-            "accept_length_request_mean": figures.accept_length_request_mean,
-            "per_position": list(figures.per_position),
-            "rounds": figures.rounds,
-            "num_requests": figures.num_requests,
-            "num_draft_tokens": figures.num_draft_tokens,
+            **replay_record(figures),
             "is_best": best is None or figures.accept_length > best["accept_length"],
             "seconds": round(seconds, 3),
         }
@@ -167,6 +163,18 @@ class Journal:
         parts = [f"loss {record['loss']:.3f}", f"step-0 accuracy {shown}", self._accept, f"{rate:.0f} tok/s", mfu]
         self._bar.say("  ".join(part for part in parts if part))
         self._bar.advance(num_tokens)
+
+
+def replay_record(figures: Figures) -> dict[str, Any]:
+    """What the record of a replay has of its figures."""
+    return {
+        "accept_length": figures.accept_length,
+        "accept_length_request_mean": figures.accept_length_request_mean,
+        "per_position": list(figures.per_position),
+        "rounds": figures.rounds,
+        "num_requests": figures.num_requests,
+        "num_draft_tokens": figures.num_draft_tokens,
+    }
 
 
 def steps_of(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

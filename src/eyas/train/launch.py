@@ -142,7 +142,8 @@ def _rank(place: Place, work: _Work, mouth: connection.Connection, stop: Event) 
     try:
         plan = plan_train(work.request, work.config, Silent())
         trained = train(work.request, work.config, plan, talk, place, listen=lambda: nullcontext(stop.is_set))
-        mouth.send(_News(place.rank, {"metrics": trained.metrics, "held_out": trained.held_out, "kept": trained.kept}))
+        told = ("metrics", "held_out", "kept", "written", "notes")
+        mouth.send(_News(place.rank, {name: getattr(trained, name) for name in told}))
     except EyasError as error:
         mouth.send(_News(place.rank, error=error))
     except Exception:  # noqa: BLE001 - told by the parent; a process of its own has no other border

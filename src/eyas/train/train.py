@@ -3,17 +3,21 @@
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from eyas.errors import ExitCode, EyasError
+from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
 from eyas.models.target import Target
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.checkpoint import LAST_GOOD, resume_folder
+from eyas.records.eval_record import Figures
+from eyas.replay.nothing_accepted import is_nothing_accepted, nothing_accepted
 from eyas.talk import Talk
 from eyas.train.checkpoint import read_state, throw_away
 from eyas.train.config import TrainConfig
@@ -21,7 +25,7 @@ from eyas.train.held_out import HeldOut
 from eyas.train.journal import held_out_of, steps_of
 from eyas.train.plan import TrainPlan, run_identity
 from eyas.train.preflight import check_target, say_time
-from eyas.train.ranks import Place, Ranks, joined
+from eyas.train.ranks import SOLO, Place, Ranks, joined
 from eyas.train.request import TrainRequest
 from eyas.train.run import Checkpointing, RunOutcome, Watch, run_steps, take_best
 from eyas.train.sharding import Shards
@@ -47,6 +51,8 @@ class Trained:
         metrics: of all optimiser steps (none with `init_only`).
         held_out: of all replays.
         kept: the replay that chose the draft; None where the last one was written.
+        written: the replay of the draft's own file; None without held-out rows.
+        notes: what is wrong with the draft, if its figures show it.
     """
 
     plan: TrainPlan
@@ -54,6 +60,8 @@ class Trained:
     out: Path
     held_out: Sequence[Mapping[str, Any]] = ()
     kept: Mapping[str, Any] | None = None
+    written: Mapping[str, Any] | None = None
+    notes: Sequence[str] = ()
 
 
 def train(
@@ -121,20 +129,44 @@ def _train(
         draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches), ranks=ranks, shards=shards
     )
     outcome = _run(request, config, plan, trainer, keep, talk)
-    kept = None
+    kept = written = None
+    notes = list[str]()
     with trainer.whole_draft():
         if ranks.is_first:
             draft = trainer.draft_to_write()
             kept = take_best(outcome, draft) if config.keep == "best" else None
-            write_draft(request.out, request, config, plan, draft, outcome.records, kept)
+            replay = None if plan.held_out is None else partial(_replay_file, config, plan, target, notes)
+            written = write_draft(request.out, request, config, plan, draft, outcome.records, kept, replay=replay)
             shutil.rmtree(keep.folder, ignore_errors=True)
+    for note in notes:
+        talk.note(note)
     return Trained(
         plan=plan,
         metrics=steps_of(outcome.records),
         out=request.out,
         held_out=held_out_of(outcome.records),
         kept=kept,
+        written=written,
+        notes=notes,
     )
+
+
+def _replay_file(config: TrainConfig, plan: TrainPlan, target: Target, notes: list[str], folder: Path) -> Figures:
+    """What the draft in `folder` accepts, read as anybody would read it; adds to `notes` if that is nothing."""
+    assert plan.held_out is not None, "asked only with held-out rows"
+    placement = Placement(target.parts.embedding.dtype, target.device)
+    draft = load_draft(
+        folder,
+        placement,
+        target_spec=plan.target,
+        target_embedding=target.parts.embedding,
+        target_head=target.parts.head,
+    )
+    figures = HeldOut(target, plan.held_out.rows, config.held_out_draft_tokens, SOLO).measure(draft)
+    if is_nothing_accepted(figures):
+        causes = f"too few training tokens ({plan.num_tokens}), or answers that this target did not write"
+        notes.append(nothing_accepted(figures, causes))
+    return figures
 
 
 def _run(
