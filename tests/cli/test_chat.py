@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from byte_tokenizer import save_target_with
+from byte_tokenizer import byte_tokenizer, save_target_with
 from eyas.chat.session import ChatSession, ChatSettings
 from eyas.cli import chat as chat_command
 from eyas.cli.app import main
@@ -27,6 +27,7 @@ from eyas.talk import Silent
 from stub_models import StubTarget, right_draft
 from stub_reader import letter_reader
 from tiny_draft import tiny_draft
+from tiny_target import tiny_target
 from writing_target import save_writing_target
 
 
@@ -172,6 +173,16 @@ def test_a_target_without_a_template_is_refused_with_a_way_out(capsys, tmp_path)
 
     found = document(capsys, tmp_path, "--prompt", "abc", "--raw")
     assert found["answers"][0]["num_prompt_tokens"] == 3
+
+
+def test_a_tokenizer_that_knows_more_tokens_than_the_target_is_refused(capsys, tmp_path):
+    byte_tokenizer().save_pretrained(tmp_path / "target")
+    tiny_target("llama", vocab_size=257).save_pretrained(tmp_path / "target")  # no row for <|im_end|>, id 257
+    code, out, err = run(capsys, tmp_path, "--prompt", "a")
+
+    assert (code, out) == (2, "")
+    assert "error[prompt-outside-vocabulary]: the prompt holds token id 257" in err
+    assert "the target has the ids 0 … 256" in err
 
 
 def test_a_stop_text_ends_the_answer_before_itself(capsys, made):

@@ -24,6 +24,7 @@ from eyas.engine.batches.speculate import (
 from eyas.engine.capturable import FastPathUnsupported
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
+from eyas.engine.known_ids import PromptOutsideVocabulary
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import fuse_llama
 from eyas.models.placement import place
@@ -67,6 +68,30 @@ def test_answers_come_in_order_with_the_counts_of_the_single_stream_engine(depth
     assert not depth or [list(c.accepted) for c in found] == [counts for _, counts in expected]
     counts = [a for c in found for a in c.accepted]
     assert not depth or min(counts) == 0 < max(counts), "drafts must be accepted and rejected"
+
+
+@pytest.mark.parametrize(
+    ("ids", "said"),
+    [
+        ([1, VOCAB], f"holds token id {VOCAB}"),
+        ([-1], "holds token id -1"),
+        ([1, 2.5], "holds what is no token id"),
+        ("hello", "holds what is no token id"),
+        (7, "holds what is no token id"),
+    ],
+)
+def test_ids_that_the_target_does_not_have_are_refused_before_anything_runs(ids, said):
+    talk = Silent()
+    with pytest.raises(PromptOutsideVocabulary, match=said) as caught:
+        speculate(pair_of(), [(1, 2), ids], SETTINGS, talk)
+    assert caught.value.where == "prompt 1"
+    assert talk.lines == []
+
+
+def test_ids_may_be_integers_of_any_library():
+    pair = pair_of()
+    given = [torch.tensor(ids) for ids in PROMPTS]
+    assert speculate(pair, given, SETTINGS, Silent()) == speculate(pair, PROMPTS, SETTINGS, Silent())
 
 
 def test_the_stop_ids_are_the_targets_own_unless_others_are_given():

@@ -10,6 +10,7 @@ from eyas.data.chat_template import ChatTemplate, TemplateFailed, Tokenizer
 from eyas.data.conversation import Conversation
 from eyas.data.target_text import TemplateMissing, load_target_text, load_tokenizer
 from eyas.data.text_codec import encode_many
+from eyas.engine.known_ids import require_known_ids
 from eyas.errors import EyasError
 from eyas.models.stop_ids import stop_ids_of
 
@@ -31,12 +32,14 @@ class PromptReader:
         template: None where prompts are taken as they are.
         end_ids: that end an answer: what the folder says, and the tokenizer's end of text.
         context: positions that the target was made for; None where it does not say.
+        vocab_size: ids that the target has; None where it does not say.
     """
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
     end_ids: frozenset[int]
     context: int | None
+    vocab_size: int | None = None
 
     def ids(self, messages: Sequence[Message]) -> list[int]:
         """What the target reads before its next answer; without a template the last message alone.
@@ -44,6 +47,7 @@ class PromptReader:
         Raises:
             TemplateFailed: the template refuses such a conversation (a system message, for instance).
             PromptTooLong: not one token of an answer fits behind it.
+            PromptOutsideVocabulary: the tokenizer knows tokens that the target does not have.
         """
         if self.template is None:
             ids: list[int] = list(self.tokenizer(messages[-1]["content"])["input_ids"])
@@ -56,6 +60,8 @@ class PromptReader:
                 f"the target's context is {self.context} tokens, and the answer needs some of them",
                 "say less, or begin anew (/reset)",
             )
+        if self.vocab_size is not None:
+            require_known_ids(ids, self.vocab_size, "eyas chat")
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -93,10 +99,11 @@ def open_prompt_reader(folder: Path, *, is_raw: bool) -> PromptReader:
             error.add_note("with --raw the target continues a prompt as it is, without a template")
             raise
         tokenizer, template = text.tokenizer, text.template
-    own_end = getattr(tokenizer, "eos_token_id", None)
+    own_end, spec = getattr(tokenizer, "eos_token_id", None), read_target(folder)
     return PromptReader(
         tokenizer=tokenizer,
         template=template,
         end_ids=stop_ids_of(folder) | ({own_end} if isinstance(own_end, int) else set()),
-        context=read_target(folder).max_position_embeddings,
+        context=spec.max_position_embeddings,
+        vocab_size=spec.vocab_size,
     )

@@ -21,6 +21,7 @@ from eyas.engine.batches.plan import BatchPlan, SlotSize, plan_slots
 from eyas.engine.batches.round import BatchSpeculation
 from eyas.engine.batches.runner import BatchRunner
 from eyas.engine.capturable import FastPathUnsupported, why_not_captured
+from eyas.engine.known_ids import require_known_ids
 from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
 from eyas.errors import EyasError
 from eyas.models.aux_boundaries import required_boundaries
@@ -223,12 +224,13 @@ def speculate(
         BatchMemoryTooSmall: the longest prompt with its answer does not fit.
         FastPathUnsupported: texts outgrow the target's attention window.
         PromptEmpty: a prompt has no tokens.
+        PromptOutsideVocabulary: a prompt holds what is no id of the target.
     """
     stop_ids = pair.stop_ids if settings.stop_ids is None else settings.stop_ids
     requests = [
         Request(
             id=str(i),
-            prompt_ids=tuple(ids),
+            prompt_ids=require_known_ids(ids, pair.weights.embedding.shape[0], f"prompt {i}"),
             max_new_tokens=settings.max_new_tokens,
             sampling=replace(settings.sampling, seed=settings.sampling.seed + i),
             stop_ids=stop_ids,
