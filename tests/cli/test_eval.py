@@ -111,12 +111,67 @@ def test_prompts_are_answered_first_and_the_saved_rows_give_the_same_again(made,
 
     _, again, _ = run(capsys, made, "--data", str(saved))
 
-    assert "3 of 3 rows are prompts without an answer: the target answers them greedily" in err
+    assert "3 of 3 rows are prompts without an answer: the target answers them greedily\n" in err
     assert [row["accepted"] for row in first["rows"]] == [row["accepted"] for row in again["rows"]]
     assert first["data"]["fingerprint"] == again["data"]["fingerprint"]
     rows = [json.loads(line) for line in saved.read_text().splitlines()]
     assert rows[0]["prompt_ids"] == [1, 4, 7, 8, 2, 5]
     assert all(2 not in row["response_ids"][:-1] and len(row["response_ids"]) <= 12 for row in rows)
+
+
+def test_of_a_given_answer_it_is_said_why_it_is_not_used_and_how_answers_are_kept(made, capsys, tmp_path):
+    user, answer = {"role": "user", "content": "w1 w2"}, {"role": "assistant", "content": "w3"}
+    records = [{"messages": [user, answer]}, {"messages": [user, answer, user]}, {"messages": [user, answer]}]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, records)))
+
+    _, document, err = run(capsys, made, "--data", str(tmp_path / "mine.jsonl"), "--max-new-tokens", "4")
+
+    note = next(line for line in err.splitlines() if line.startswith("note: 1 of 3"))
+    assert note.removeprefix("note: ") in document["notes"]
+    assert (
+        "1 of 3 rows are prompts without an answer; 2 of 3 rows are conversations whose last answer is not used (" in note
+    )
+    assert "accept length is measured on what the target itself writes" in note
+    assert "--save-rows FILE keeps its answers" in note
+    assert err.index(note) < err.index("the target answers 3 prompts"), "said before the work, not after it"
+
+
+def test_prompts_are_answered_many_at_a_time(made, capsys, tmp_path, monkeypatch):
+    from eyas.engine.batches.generator import BatchGenerator
+
+    together, prefill = [], BatchGenerator._prefill
+
+    def counted(self, requests, rows):
+        together.append(len(requests))
+        return prefill(self, requests, rows)
+
+    monkeypatch.setattr(BatchGenerator, "_prefill", counted)
+    _, _, err = run(capsys, made, "--data", str(made / "prompts.jsonl"), "--max-new-tokens", "4")
+    assert together == [3]
+    assert "3 sequences at a time" in err
+
+
+def test_a_draft_that_cannot_be_read_is_told_before_the_target_writes(made, capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("eyas.replay.evaluate.answer_prompts", lambda *_: pytest.fail("it was asked"))
+    arguments = ["eval", str(tmp_path), "--target", str(made / "target"), "--data", str(made / "prompts.jsonl")]
+    assert main(arguments) == 2
+    assert "error[checkpoint-empty]" in capsys.readouterr().err
+
+
+def test_of_a_folder_of_rows_those_held_out_are_taken(made, capsys, tmp_path):
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    exit_code, document, err = run(capsys, made, "--data", str(folder))
+    assert (exit_code, document["code"]) == (2, "eval-data-missing")
+    assert f"{folder} is a folder without held_out.jsonl" in err
+    assert "eyas prepare --held-out N" in err
+
+    (folder / "held_out.jsonl").write_text((made / "rows.jsonl").read_text())
+    exit_code, document, err = run(capsys, made, "--data", str(folder))
+    assert exit_code == 0
+    assert f"{folder} is a folder of rows: taking those that were held out, {folder / 'held_out.jsonl'}" in err
+    assert document["data"]["paths"] == [str(folder / "held_out.jsonl")]
+    assert document["num_requests"] == 3
 
 
 def test_answers_are_the_model_s_own_greedy_generation(made, capsys, tmp_path):

@@ -54,7 +54,8 @@ def eval_(
         A probe pack instead of target and data: the target's states over its own texts, made with --write-probe.
     data
         JSONL files: the target's own greedy answers as `prompt_ids` and `response_ids`, or prompts as `messages` or
-        `turns`, which the target answers first. Default: the 16 rows that ship with eyas, written by smollm2-135m.
+        `turns`, which the target answers first (answers in `messages` are not used: nobody knows whose they are). Of a
+        folder made by `eyas prepare`, its held-out rows. Default: the 16 rows that ship with eyas, by smollm2-135m.
     save_rows
         Write the rows with the target's answers here (JSONL), so that the next run need not generate them.
     write_probe

@@ -17,6 +17,7 @@ from typing import IO, Any, cast
 
 from eyas.errors import EyasError
 from eyas.records.atomic import write_text
+from eyas.records.rows import HELD_OUT, MANIFEST
 
 _OPENERS: Mapping[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
 _FORM = '{"prompt_ids": [...], "response_ids": [...]}, {"messages": [...]} or {"turns": [...]}'
@@ -68,11 +69,18 @@ class EvalRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalPrompt:
-    """A prompt without an answer; `messages` ends with a user turn."""
+    """A prompt to be answered by the target.
+
+    Attributes:
+        id, set: as in `EvalRow`.
+        messages: ends with a user turn.
+        had_answer: the data had one behind it, which is left out: text, of nobody knows which model.
+    """
 
     id: str
     set: str
     messages: tuple[Mapping[str, str], ...]
+    had_answer: bool = False
 
 
 def read_eval_rows(
@@ -81,6 +89,7 @@ def read_eval_rows(
     """The first `max_rows` rows of all files together, in order.
 
     Args:
+        paths: files (`files_of` makes them of what a user names).
         flag: the option that names them.
 
     Raises:
@@ -104,6 +113,29 @@ def read_eval_rows(
             "there are no rows to evaluate", ", ".join(map(str, paths)), "every line is blank", f"give JSONL: {_FORM}"
         )
     return rows
+
+
+def files_of(paths: Sequence[Path], *, flag: str = "--data") -> list[Path]:
+    """`paths` with each folder of `eyas prepare` replaced by its held-out rows.
+
+    Args:
+        flag: the option that names them.
+
+    Raises:
+        EvalDataMissing: a folder has none.
+    """
+    for path in paths:
+        if path.is_dir() and not (path / HELD_OUT).is_file():
+            is_prepared = (path / MANIFEST).is_file()
+            raise EvalDataMissing(
+                f"{path} is a folder without {HELD_OUT}",
+                f"{flag} {path}",
+                "its rows were all meant for training: none was held out"
+                if is_prepared
+                else "`eyas prepare` made none",
+                "make the rows with `eyas prepare --held-out N`, or give a JSONL file",
+            )
+    return [path / HELD_OUT if path.is_dir() else path for path in paths]
 
 
 def write_eval_rows(rows: Sequence[EvalRow], path: Path) -> None:
@@ -137,10 +169,12 @@ def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt:
         prompt, response = (_ids(record, key, path, line) for key in ("prompt_ids", "response_ids"))
         return EvalRow(**names, prompt_ids=prompt, response_ids=response)
     if "messages" in record:
-        return EvalPrompt(**names, messages=_until_last_user_turn(record["messages"], path, line))
+        asked = _until_last_user_turn(record["messages"], path, line)
+        had_answer = any(message["role"] == "assistant" for message in record["messages"][len(asked) :])
+        return EvalPrompt(id=names["id"], set=names["set"], messages=asked, had_answer=had_answer)
     turns = record.get("turns")
     if isinstance(turns, list) and turns and isinstance(turns[0], str):
-        return EvalPrompt(**names, messages=({"role": "user", "content": turns[0]},))
+        return EvalPrompt(id=names["id"], set=names["set"], messages=({"role": "user", "content": turns[0]},))
     raise _malformed(path, line, f"keys {sorted(record)[:8]} make none of the kinds of row")
 
 

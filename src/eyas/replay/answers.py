@@ -1,15 +1,19 @@
-"""The target's own greedy answers to prompts, for data that holds none. Plain decoding, one prompt at a time."""
+"""The target's own greedy answers to prompts, for data that holds none. Plain decoding, many prompts at a time."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from transformers import AutoTokenizer
 
+from eyas.contract.json_file import read_json_object
+from eyas.engine.batches.generator import Request
+from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.errors import EyasError
+from eyas.models.placement import Placement
 from eyas.models.stop_ids import stop_ids_of
-from eyas.models.target import Target
+from eyas.models.target_folder import fingerprint_weights
 from eyas.records.eval_rows import EvalPrompt, EvalRow
 from eyas.talk import Talk
 
@@ -21,52 +25,60 @@ class TokenizerUnusable(EyasError):
 
 
 def answer_prompts(
-    target: Target, folder: Path, prompts: Sequence[EvalPrompt], max_new_tokens: int, talk: Talk
+    folder: Path, placement: Placement, prompts: Sequence[EvalPrompt], max_new_tokens: int, talk: Talk
 ) -> list[EvalRow]:
     """Rows with the target's greedy continuation of each prompt under its chat template.
 
+    The target is loaded for this alone and let go afterwards.
+
     Args:
-        target: the model.
-        folder: its folder, for tokenizer, template and end-of-text ids.
-        prompts: what to answer.
+        folder: of the target: weights, tokenizer, template and end-of-text ids.
+        placement: dtype and device.
+        prompts: what to answer, at least one.
         max_new_tokens: an answer ends here, or with an end-of-text id (kept as its last token).
 
     Raises:
         TokenizerUnusable: no tokenizer, or one without a chat template.
+        BatchMemoryTooSmall: the longest of them does not fit.
     """
     tokenizer = _tokenizer(folder)
-    stop_ids = stop_ids_of(folder) or _nested_stop_ids(target)
+    stop_ids = stop_ids_of(folder) or _nested_stop_ids(folder)
+    requests = [
+        Request(
+            id=str(number),
+            prompt_ids=tuple(
+                tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
+            ),
+            max_new_tokens=max_new_tokens,
+            stop_ids=stop_ids,
+        )
+        for number, prompt in enumerate(prompts)
+    ]
+    with TemporaryDirectory(prefix="eyas-answers-") as aside:
+        found = complete_prompts(
+            folder,
+            requests,
+            Path(aside) / "answers.jsonl",
+            placement=placement,
+            decode=tokenizer.decode,
+            target=fingerprint_weights(folder),
+            settings=BatchSettings(),
+            talk=talk,
+        )
     rows = []
-    with talk.progress("target answers", len(prompts), "prompts") as bar:
-        for prompt in prompts:
-            ids = tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
-            response = greedy_continuation(target, list(ids), max_new_tokens, stop_ids)
-            if len(response) < 2:
-                talk.note(f"row {prompt.id}: the target's answer is a single token; it has no round")
-            rows.append(EvalRow(id=prompt.id, set=prompt.set, prompt_ids=tuple(ids), response_ids=tuple(response)))
-            bar.advance()
-            bar.say(f"{sum(len(row.response_ids) for row in rows)} tokens")
+    for prompt, request in zip(prompts, requests, strict=True):
+        response = found[request.id].ids
+        if len(response) < 2:
+            talk.note(f"row {prompt.id}: the target's answer is a single token; it has no round")
+        rows.append(EvalRow(id=prompt.id, set=prompt.set, prompt_ids=request.prompt_ids, response_ids=response))
     return rows
 
 
-@torch.no_grad()
-def greedy_continuation(
-    target: Target, prompt_ids: list[int], max_new_tokens: int, stop_ids: frozenset[int]
-) -> list[int]:
-    """At most `max_new_tokens` ids, each the argmax of the target's logits; a stop id is the last."""
-    cache, response = target.new_cache(), list[int]()
-    ids = torch.tensor([prompt_ids], device=target.device)
-    while len(response) < max_new_tokens and not (response and response[-1] in stop_ids):
-        states = target.forward(ids, cache=cache)
-        ids = target.logits(states.last[:, -1]).argmax(-1, keepdim=True)
-        response.append(int(ids))
-    return response
-
-
-def _nested_stop_ids(target: Target) -> frozenset[int]:
+def _nested_stop_ids(folder: Path) -> frozenset[int]:
     # A wrapper's config keeps them with its text model.
-    stated = getattr(target.text_config, "eos_token_id", None)
-    return frozenset([stated] if isinstance(stated, int) else stated or [])
+    nested = read_json_object(folder / "config.json").get("text_config")
+    stated = nested.get("eos_token_id") if isinstance(nested, dict) else None
+    return frozenset(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int)
 
 
 def _tokenizer(folder: Path) -> Any:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from eyas.contract.open_draft import open_draft
 from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.errors import EyasError
 from eyas.models.aux_boundaries import required_boundaries
@@ -15,7 +16,7 @@ from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
 from eyas.models.target import Target
 from eyas.records.eval_record import EvalRecord, RowResult
-from eyas.records.eval_rows import EvalPrompt, EvalRow, read_eval_rows, write_eval_rows
+from eyas.records.eval_rows import EvalPrompt, EvalRow, files_of, read_eval_rows, write_eval_rows
 from eyas.records.probe_pack import ProbeAbout
 from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig, ReplayConfig
@@ -70,13 +71,17 @@ def evaluate(
         what reading the draft, the target and the rows raises (docs/errors.md).
     """
     started, placement, keep = time.monotonic(), prepare(config), keep or Keep()
+    data = found_files(data, talk)
     read = read_eval_rows(data, config.max_rows)
-    target = Target.load(target_folder, placement)
-    draft = load_for(draft_path, target_folder, target, placement, talk)
-    notes = _notes(config, read)
-    rows = answered(read, target, target_folder, config, talk)
+    notes = [*_dtype_notes(config), *answer_notes(read, None if keep.rows else "--save-rows FILE")]
+    for note in notes:
+        talk.note(note)
+    open_draft(draft_path, read_target(target_folder))  # what is wrong with it is said before the target writes
+    rows = answered(read, target_folder, placement, config, talk)
     if keep.rows is not None:
         write_eval_rows(rows, keep.rows)
+    target = Target.load(target_folder, placement)
+    draft = load_for(draft_path, target_folder, target, placement, talk)
     identity = about_target(target_folder)
     states: States = LiveStates(target)
     if keep.probe is not None:
@@ -132,7 +137,7 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
         data=[probe_path],
         rows=rows,
         results=_replay(PackStates(pack, placement.device), draft, rows, config, talk),
-        notes=[f"the pack's states were computed in {pack.about.dtype}", *_notes(config, rows)],
+        notes=[f"the pack's states were computed in {pack.about.dtype}", *_dtype_notes(config)],
         seconds=time.monotonic() - started,
     )
     return _told(record_of(done, config), talk)
@@ -168,25 +173,52 @@ def prepare(config: ReplayConfig) -> Placement:
     return place(config.dtype, config.device)
 
 
-def _notes(config: EvalConfig, read: Sequence[EvalRow | EvalPrompt]) -> list[str]:
-    notes = []
-    if config.dtype != "float32":
-        notes.append(f"computed in {config.dtype}: near-ties between tokens may fall otherwise than in float32")
-    if num_prompts := sum(isinstance(row, EvalPrompt) for row in read):
-        notes.append(
-            f"{num_prompts} of {len(read)} rows are prompts without an answer: the target answers them greedily"
+def found_files(data: Sequence[Path], talk: Talk) -> list[Path]:
+    """The files that are meant; says so where a folder stood for one."""
+    files = files_of(data)
+    for given, file in zip(data, files, strict=True):
+        if file != given:
+            talk.line(f"{given} is a folder of rows: taking those that were held out, {file}")
+    return files
+
+
+def _dtype_notes(config: EvalConfig) -> list[str]:
+    if config.dtype == "float32":
+        return []
+    return [f"computed in {config.dtype}: near-ties between tokens may fall otherwise than in float32"]
+
+
+def answer_notes(read: Sequence[EvalRow | EvalPrompt], keeps: str | None) -> list[str]:
+    """What to say of rows that the target has to answer.
+
+    Args:
+        keeps: what would keep the answers; None where they are kept.
+    """
+    prompts = [row for row in read if isinstance(row, EvalPrompt)]
+    if not prompts:
+        return []
+    num_answered = sum(prompt.had_answer for prompt in prompts)
+    parts = []
+    if bare := len(prompts) - num_answered:
+        parts.append(f"{bare} of {len(read)} rows are prompts without an answer")
+    if num_answered:
+        parts.append(
+            f"{num_answered} of {len(read)} rows are conversations whose last answer is not used (accept length is"
+            " measured on what the target itself writes, which only `prompt_ids` with `response_ids` are taken to be)"
         )
-    return notes
+    kept = "" if keeps is None else f"; {keeps} keeps its answers, and --data FILE uses them the next time"
+    return [f"{'; '.join(parts)}: the target answers them greedily{kept}"]
 
 
 def answered(
-    read: Sequence[EvalRow | EvalPrompt], target: Target, folder: Path, config: ReplayConfig, talk: Talk
+    read: Sequence[EvalRow | EvalPrompt], folder: Path, placement: Placement, config: ReplayConfig, talk: Talk
 ) -> list[EvalRow]:
-    """The rows as read, prompts replaced by rows with the target's answers."""
+    """The rows as read, prompts replaced by rows with the answers of the target in `folder`."""
     prompts = [row for row in read if isinstance(row, EvalPrompt)]
-    if prompts:
-        talk.line(f"the target answers {len(prompts)} prompts, at most {config.max_new_tokens} tokens each")
-    answers = iter(answer_prompts(target, folder, prompts, config.max_new_tokens, talk) if prompts else [])
+    if not prompts:
+        return [row for row in read if isinstance(row, EvalRow)]
+    talk.line(f"the target answers {len(prompts)} prompts, at most {config.max_new_tokens} tokens each")
+    answers = iter(answer_prompts(folder, placement, prompts, config.max_new_tokens, talk))
     return [next(answers) if isinstance(row, EvalPrompt) else row for row in read]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from eyas.contract.open_draft import open_draft
 from eyas.contract.target_spec import read_target
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
@@ -11,7 +12,7 @@ from eyas.records.eval_rows import EvalRow, read_eval_rows
 from eyas.records.infer_record import InferRecord
 from eyas.replay.eval_config import ReplayConfig
 from eyas.replay.eval_report import about_target
-from eyas.replay.evaluate import answered, load_for, load_for_pack, prepare
+from eyas.replay.evaluate import answer_notes, answered, found_files, load_for, load_for_pack, prepare
 from eyas.replay.infer import infer_switches
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe
 from eyas.talk import Talk
@@ -24,10 +25,13 @@ def infer_with_target(
     draft_path: Path, target_folder: Path, data: Sequence[Path], config: ReplayConfig, talk: Talk
 ) -> InferRecord:
     """The readings of a draft (`replay.infer`) on the target's own text; the target runs once."""
-    placement, read = prepare(config), read_eval_rows(data, config.max_rows)
+    placement, read = prepare(config), read_eval_rows(found_files(data, talk), config.max_rows)
+    for note in answer_notes(read, "`eyas eval` with --save-rows FILE"):
+        talk.note(note)
+    open_draft(draft_path, read_target(target_folder))  # what is wrong with it is said before the target writes
+    rows = answered(read, target_folder, placement, config, talk)
     target = Target.load(target_folder, placement)
     draft = load_for(draft_path, target_folder, target, placement, talk)
-    rows = answered(read, target, target_folder, config, talk)
     identity, boundaries = about_target(target_folder), required_boundaries(draft)
     pack = make_probe(target, identity, rows, boundaries, talk, with_neighbours=True)
     return _infer(draft_path, draft, pack, rows, read_target(target_folder).rope.theta, config, talk)
