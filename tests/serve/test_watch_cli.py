@@ -233,7 +233,6 @@ def test_a_stuck_data_parallel_rank_is_found_by_the_canary_though_health_is_gree
     script = Script(engine="sglang", ranks=2, stuck_ranks=frozenset({1}))
     with StubServer(script) as stub:
         ask = _canary(Subject(url=stub.url), "sglang", "0.5.15.post1", None, patience_s=1.0)
-        assert ask is not None
         answer = ask()
 
     assert answer.code == 0
@@ -456,3 +455,17 @@ def test_follow_of_what_is_no_log_is_a_usage_error(eyas: Callable[..., Done]):
 
     assert done.returncode == 2
     assert "error[watch-config]" in done.stderr
+
+
+def test_a_canary_without_a_url_is_a_usage_error(eyas: Callable[..., Done], serving_log: Path):
+    done = eyas(str(serving_log), "--canary", "60")
+
+    assert done.returncode == 2
+    assert "--canary needs the server's URL" in done.stderr
+
+
+def test_a_log_of_the_other_engine_is_said_to_be_none_of_the_given_one(eyas: Callable[..., Done]):
+    done = eyas(str(LOGS / "vllm-0.25.1-plain.log"), "--engine", "sglang")
+
+    assert done.returncode == 20
+    assert "no line of it is one of SGLang's that eyas knows" in done.stdout

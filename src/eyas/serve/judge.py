@@ -4,16 +4,15 @@ Order: ended -> frozen -> draining -> serving or not by HTTP and log -> moving w
 A phase has a budget without progress, not a time limit: whoever still moves is never called hung.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from eyas.serve.evidence import WITHOUT_HEALTH, Answer, Observation
 from eyas.serve.liveness import TokenProgress
+from eyas.serve.log_verdict import LastWords, how_it_ends, judge_log
 from eyas.serve.markers import PhaseRule
 from eyas.serve.phases import PhaseTracker
-from eyas.serve.state import Engine, StateName
-from eyas.serve.words import seconds
+from eyas.serve.state import Engine, StateName, Verdict
 
 # Evidence of work by itself; a phase's `strong` adds to it. CPU and GPU load are weak: an NCCL spin has both.
 _STRONG = frozenset(
@@ -32,13 +31,6 @@ _STRONG = frozenset(
     }
 )
 _WEAK = frozenset({"cpu", "gpu-util"})
-_LOG_END_S = 5.0
-_LOG_ENDS = {
-    "over": "nobody writes it any more",
-    "closed": "whoever wrote it has closed it",
-    "unfollowed": "read to its end and not followed",
-}
-_NO_LINE = "no line of it is one of SGLang's or vLLM's that eyas knows"
 _RANK_LABELS = ("TP", "DP", "PP", "EP", "ATTN", "MOE", "scheduler", "EngineCore", "Worker", "detokenizer")
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
 _NO_HTTP_S = 5.0  # a server that is just opening its port may drop a connection
@@ -58,16 +50,6 @@ class Patience:
     frozen_s: float = 10.0
     second_sample_s: float = 10.0
     scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """A state and why; `suspects_stall` = nothing moves beyond the budget, the stacks decide."""
-
-    state: StateName
-    reason: str
-    suspects_stall: bool = False
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -131,12 +113,15 @@ class Judge:
         spins = now - self.weak_at < rule.quiet_s * scale and self.weak_at > self.strong_at
         return (rule.busy_s if spins else rule.quiet_s) * scale
 
-    def is_past(self, seen: Observation, *, has_crash_evidence: bool) -> bool:
-        """Only a log, and it is over or tells of the end: its events have its times, not ours."""
-        tracker = self.tracker
-        ended = tracker.finished_at is not None or tracker.dying_at is not None
-        ended |= has_crash_evidence and tracker.ready_at is None
-        return self.log_only and self.last_line_at is not None and (ended or seen.log_life != "written")
+    def last_words(self, seen: Observation, has_crash_evidence: bool) -> LastWords:
+        """What the log said last."""
+        return LastWords(
+            engine=self.engine,
+            tracker=self.tracker,
+            last_line_at=self.last_line_at,
+            quiet_s=self.quiet_s(seen.at),
+            has_crash_evidence=has_crash_evidence,
+        )
 
     # ------------------------------------------------------------------ rules
 
@@ -146,8 +131,7 @@ class Judge:
         self._no_tokens_s = self._tokens.feed(seen.counters, seen.at)
         rules = (
             self._ended,
-            self._log_ended,
-            self._log_unknown,
+            self._of_log,
             self._frozen,
             self._draining,
             self._rank_gone,
@@ -186,60 +170,8 @@ class Judge:
             return Verdict(state=StateName.STOPPED, reason=f"ended by itself (exit code {_or_unknown(facts.code)})")
         return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
 
-    def _log_ended(self, seen: Observation, has_crash_evidence: bool) -> Verdict | None:
-        """Only a log: its last words are all there is."""
-        if not self.log_only:
-            return None
-        tracker, is_over = self.tracker, seen.log_life != "written"
-        quiet = math.inf if is_over else self.quiet_s(seen.at)
-        dies = tracker.core_died and (tracker.finished_at or has_crash_evidence)
-        if tracker.self_killed or dies or (tracker.dying_at is not None and is_over):
-            return Verdict(state=StateName.CRASHED, reason="the log tells of its death")
-        if tracker.finished_at is not None and tracker.draining_at is None and has_crash_evidence:
-            return Verdict(state=StateName.CRASHED, reason="the log tells of a fatal error, then of the engine's end")
-        if tracker.finished_at is not None:
-            return Verdict(state=StateName.STOPPED, reason="the log ends with the server's goodbye")
-        if has_crash_evidence and tracker.ready_at is None and quiet >= _LOG_END_S:
-            return Verdict(state=StateName.CRASHED, reason=f"the log ends with a fatal error{self._age(seen)}")
-        if tracker.draining_at is not None and quiet >= self.tracker.table.phases["draining"].quiet_s:
-            return Verdict(state=StateName.STOPPED, reason="the log ends while draining")
-        return self._log_is_over(seen) if is_over else None
-
-    def _log_is_over(self, seen: Observation) -> Verdict:
-        """The log was read to its end, and that is none: what it said last, and what it cannot tell."""
-        tracker, end = self.tracker, f"{_LOG_ENDS[seen.log_life]}{self._age(seen)}"
-        if self.is_unknown:
-            return Verdict(state=StateName.NO_ENGINE, reason=f"{self._unknown_words} ({end})")
-        if seen.log_life == "closed":
-            phase = tracker.title_of(tracker.current)
-            reason = f"whoever wrote the log is gone, without a goodbye; its last phase: {phase}"
-            return Verdict(state=StateName.CRASHED, reason=reason)
-        if tracker.ready_at is not None:
-            return self._alive(seen, f"the log says that it is ready, and ends so ({end})", None)
-        state = StateName.WARMING_UP if tracker.current.id == "warm-up" else StateName.STARTING
-        reason = f"the log ends in the midst of the start: {tracker.title_of(tracker.current)} ({end})"
-        return Verdict(state=state, reason=f"{reason}; whether the server died there, it does not tell")
-
-    def _log_unknown(self, seen: Observation, _: bool) -> Verdict | None:
-        """Somebody writes the log, but no engine that we know: no phase and no stall is made up for it."""
-        if not self.log_only or not self.is_unknown:
-            return None
-        return Verdict(state=StateName.STARTING, reason=f"{self._unknown_words} so far")
-
-    @property
-    def is_unknown(self) -> bool:
-        """Nothing has told of an engine yet."""
-        return self.engine == "unknown" or not self.tracker.knows_a_line
-
-    @property
-    def _unknown_words(self) -> str:
-        return "the log is empty" if self.last_line_at is None else _NO_LINE
-
-    def _age(self, seen: Observation) -> str:
-        """How old the last line is, as far as its time is known."""
-        if not seen.has_log_age or self.last_line_at is None:
-            return ""
-        return f", its last line is {seconds(seen.at - self.last_line_at)} old"
+    def _of_log(self, seen: Observation, has_crash_evidence: bool) -> Verdict | None:
+        return judge_log(seen, self.last_words(seen, has_crash_evidence)) if self.log_only else None
 
     def _frozen(self, seen: Observation, _: bool) -> Verdict | None:
         if self._frozen_since is None or seen.at - self._frozen_since < self.patience.frozen_s:
@@ -338,7 +270,8 @@ class Judge:
         if has_url and seen.at - ready_at <= _GRACE_S:
             answer = health or f"no answer, port {seen.port}"
             return Verdict(state=StateName.STARTING, reason=f"the log says ready; /health not yet: {answer}")
-        verdict = self._alive(seen, "the log says that it is ready", None)
+        ends_so = f", and ends so ({how_it_ends(seen, self.last_line_at)})" if seen.log_life != "written" else ""
+        verdict = self._alive(seen, f"the log says that it is ready{ends_so}", None)
         if health is not None:
             warning = f"the log says ready, but /health: {health}; is the URL right?"
             return Verdict(state=verdict.state, reason=verdict.reason, warnings=(*verdict.warnings, warning))

@@ -80,8 +80,8 @@ class PhaseTracker:
 
     @property
     def knows_a_line(self) -> bool:
-        """Whether any line so far was one that means something."""
-        return bool(self._counts) or len(self.runs) > 1 or self.current.progress is not None
+        """Whether any line so far was an engine's (a progress bar can be anybody's)."""
+        return bool(self._counts)
 
     @property
     def current(self) -> PhaseRun:

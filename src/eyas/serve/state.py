@@ -48,6 +48,16 @@ class StateName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A state and why; `suspects_stall` = nothing moves beyond the budget, the stacks decide."""
+
+    state: StateName
+    reason: str
+    suspects_stall: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far a phase is: `done` of `total` (None = unknown) in `unit`; the text is what the engine printed."""
 

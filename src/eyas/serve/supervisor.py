@@ -19,17 +19,17 @@ from eyas.serve.clock import Clock, SystemClock
 from eyas.serve.crash import CrashReader
 from eyas.serve.evidence import Observation, Probes, moved_between
 from eyas.serve.journal import Journal
-from eyas.serve.judge import Judge, Patience, Verdict
+from eyas.serve.judge import Judge, Patience
 from eyas.serve.liveness import DEAD_ACCEPT_LENGTH, AcceptanceWatch
 from eyas.serve.log_lines import LogLine
 from eyas.serve.markers import engine_of_line, table_for
 from eyas.serve.phase_memory import PhaseMemory, StartKey
+from eyas.serve.phase_times import PhaseTimes
 from eyas.serve.phases import PhaseTracker
 from eyas.serve.run_folder import RunFolder
 from eyas.serve.stacks import StackTaker
 from eyas.serve.stall_watch import StallContext, StallWatch
-from eyas.serve.state import Cause, Engine, Event, PhaseRow, PhaseView, Proof, Snapshot, StateName
-from eyas.serve.timeline import durations
+from eyas.serve.state import Cause, Engine, Event, PhaseRow, PhaseView, Proof, Snapshot, StateName, Verdict
 from eyas.serve.words import gpu_views, rank_views, seconds
 
 _PROGRESS_EVENT_S = 5.0
@@ -73,6 +73,7 @@ class Supervisor:
     _crash: CrashReader = field(init=False)
     _judge: Judge = field(init=False)
     _stall: StallWatch = field(init=False)
+    _times: PhaseTimes = field(init=False)
     _acceptance: AcceptanceWatch = field(default_factory=AcceptanceWatch)
     _last: Snapshot | None = None
     _seen: Observation | None = None
@@ -81,8 +82,7 @@ class Supervisor:
     _last_progress_event: float = 0.0
     _last_progress: str = ""
     _is_past: bool = False
-    _typical: dict[str, float] = field(default_factory=dict)
-    _remembered: bool = False
+    _is_unknown: bool = False
     _early: list[LogLine] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -92,8 +92,7 @@ class Supervisor:
         self._crash = CrashReader(self.engine)
         self._judge = Judge(self.engine, self._tracker, now, self.log_only, self.patience)
         self._stall = StallWatch(self.stacks, self.clock, self.folder, self.patience.second_sample_s)
-        if self.memory is not None and self.key is not None:
-            self._typical = self.memory.typical(self.key)
+        self._times = PhaseTimes(self.memory, self.key)
 
     # ------------------------------------------------------------------ for the caller
 
@@ -174,7 +173,7 @@ class Supervisor:
                 duration_s=end - run.began_at,
                 share=run.progress.share if run.progress is not None else None,
                 is_current=run is self._tracker.current,
-                typical_s=self._typical.get(run.key),
+                typical_s=self._times.typical.get(run.key),
             )
             for run, end in zip(self._tracker.runs, ends, strict=True)
         )
@@ -204,7 +203,9 @@ class Supervisor:
         if self.log_only and self._seen is None and seen.log_written_at is not None:
             # Lines without a stamp, and stamps of another zone, are younger than they seem.
             self._judge.note_moves({"log": "the log was written"}, seen.log_written_at)
-        self._is_past = self._judge.is_past(seen, has_crash_evidence=self._crash.has_evidence)
+        words = self._judge.last_words(seen, self._crash.has_evidence)
+        self._is_past = self.log_only and words.are_past(seen)
+        self._is_unknown = self.log_only and words.is_unknown
         at = self._told_at(seen.at)
         moved = self._tracker.feed_pending(seen.pending_bar, at)
         self._judge.note_moves(dict.fromkeys(moved, "progress bar"), at)
@@ -318,7 +319,7 @@ class Supervisor:
         elif self._logs_dead_draft():
             self.journal.warn(_LOG_SAYS_DEAD, at=self._judge.last_line_at or seen.at)
         stall = self._stall.stall if state is StateName.STALLED else None
-        at = self._told_at(seen.at)
+        at, is_starting = self._told_at(seen.at), state in (StateName.STARTING, StateName.WARMING_UP)
         return Snapshot(
             at=at,
             elapsed_s=at - self.journal.began_at,
@@ -326,8 +327,8 @@ class Supervisor:
             version=self.version or self._tracker.facts.get("version"),
             state=state,
             reason=stall.what + "; " + reason if stall is not None else reason,
-            phase=self._phase_view(seen.at) if self._has_phase(state) else None,
-            ready_eta_s=self._ready_eta(seen.at) if state in (StateName.STARTING, StateName.WARMING_UP) else None,
+            phase=None if state.is_final or state.is_serving or self._is_unknown else self._phase_view(seen.at),
+            ready_eta_s=self._times.ready_eta_s(self._tracker.current, at) if is_starting else None,
             cause=self._cause(seen) if state is StateName.CRASHED or self._has_told_cause() else None,
             stall=stall,
             proof=proof,
@@ -354,17 +355,8 @@ class Supervisor:
             seen.exit, phase=phase, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
         )
 
-    def _has_phase(self, state: StateName) -> bool:
-        is_made_up = self.log_only and self._judge.is_unknown
-        return not (state.is_final or state.is_serving or is_made_up)
-
     def _phase_view(self, now: float) -> PhaseView:
         run, at = self._tracker.current, self._told_at(now)
-        eta: float | None = None
-        if run.ended_at is None and run.bar_eta is not None:
-            eta = max(run.bar_eta - (at - run.bar_at), 0.0)
-        elif run.ended_at is None and run.key in self._typical:
-            eta = max(self._typical[run.key] - (at - run.began_at), 0.0)
         activity = self._judge.activity(now)
         return PhaseView(
             id=run.id,
@@ -372,19 +364,10 @@ class Supervisor:
             role=run.role,
             progress=run.progress,
             elapsed_s=at - run.began_at,
-            eta_s=eta,
+            eta_s=self._times.phase_eta_s(run, at),
             quiet_s=self._judge.quiet_s(at),
             budget_s=self._judge.budget_s(now),
         )
-
-    def _ready_eta(self, now: float) -> float | None:
-        """What the remembered starts still had before them from this phase on."""
-        run = self._tracker.current
-        names = list(self._typical)
-        if run.key not in names:
-            return None
-        rest = sum(self._typical[name] for name in names[names.index(run.key) + 1 :])
-        return rest + max(self._typical[run.key] - (now - run.began_at), 0.0)
 
     def _announce(self, snapshot: Snapshot) -> None:
         before = self._last.state if self._last is not None else None
@@ -392,10 +375,8 @@ class Supervisor:
         self.journal.state = snapshot.state
         if changed:
             self.journal.tell("state", snapshot.reason, {"from": before}, at=snapshot.at)
-        if changed and snapshot.state.is_serving and not self._remembered:
-            self._remembered = True
-            if self.memory is not None and self.key is not None:
-                self.memory.remember(self.key, durations(self._tracker.runs))
+        if changed and snapshot.state.is_serving:
+            self._times.keep(self._tracker.runs)
         if changed or snapshot.state.is_final:
             self.journal.write_snapshot(snapshot, self.journal.timeline.as_document(self._tracker.runs, snapshot))
 

@@ -119,7 +119,7 @@ def watch(
 
     Raises:
         LogUnreadable: the log that was named cannot be read. WriteFailed: `out` cannot be written.
-        WatchConfigWrong: `follow` without a log.
+        WatchConfigWrong: `follow` without a log, `canary` without a URL.
     """
     if config.follow is not None and not subject.log_only:
         raise WatchConfigWrong(
@@ -127,6 +127,13 @@ def watch(
             f"a {'process' if subject.pid is not None else 'URL'} is watched",
             "it is looked at until it ends or the wish is met",
             "leave it out, or give --timeout to end earlier",
+        )
+    if config.canary is not None and subject.url is None:
+        raise WatchConfigWrong(
+            "--canary needs the server's URL",
+            "a log or a process is watched, and no URL was found from there",
+            "a generation is asked of the server itself",
+            "give it with --url",
         )
     clock = clock or SystemClock()
     engine, version = config.engine, config.version
@@ -197,10 +204,9 @@ def _exit_code(last: Snapshot, wanted: set[StateName], *, log_is_over: bool) -> 
 
 def _canary(
     subject: Subject, engine: Engine, version: str | None, api_key: str | None, patience_s: float = _CANARY_S
-) -> Callable[[], Answer] | None:
+) -> Callable[[], Answer]:
     """One token from each data-parallel rank, as an `Answer`: 200, or the first rank that gave none."""
-    if subject.url is None:
-        return None
+    assert subject.url is not None, "checked before"
     kind = engine if engine in ("sglang", "vllm") else "openai"
     address = ServerAddress(url=subject.url, kind=kind, version=version, api_key=api_key)
 
