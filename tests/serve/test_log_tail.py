@@ -66,6 +66,13 @@ def test_a_copy_without_years_is_right_in_itself_and_has_no_age(tmp_path: Path):
     assert (tail.is_copy, tail.has_age) == (True, False)
 
 
+def test_a_log_without_stamps_may_be_a_copy_and_has_no_age(tmp_path: Path):
+    tail = written(tmp_path / "log", "a\nb\n", _AT)
+
+    assert read_closed(tail) == [0, 0]
+    assert not tail.has_age
+
+
 def test_stamps_far_in_the_future_end_when_the_file_was_written(tmp_path: Path):
     tail = written(tmp_path / "log", stamped(0, "a") + stamped(90, "b"), _AT - 9 * 86400)
 

@@ -188,6 +188,7 @@ def test_a_log_whose_writer_is_gone_without_a_goodbye_tells_of_a_crash():
 
     assert run.names[-2:] == ["ready", "crashed"]
     assert run.last.reason == "whoever wrote the log is gone, without a goodbye; its last phase: ready"
+    assert [s.at for s in run.snapshots] == sorted(s.at for s in run.snapshots)
 
 
 def test_a_log_that_ends_with_the_engines_last_words_tells_of_a_crash():

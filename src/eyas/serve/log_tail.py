@@ -135,7 +135,7 @@ class _LogTime:
         """The time of a log that was last written at `last_at`; all of it then, where no line has a stamp."""
         stamped = [line for line in lines if line.stamp is not None]
         if not stamped:
-            return cls(0.0, last_at, last_at)
+            return cls(0.0, last_at, last_at, is_known=is_open)
         first, last = stamped[0].stamp or 0.0, stamped[-1].stamp or 0.0
         apart = last_at - last
         zone = math.floor((apart + _CLOCKS_APART_S) / _ZONE_STEP_S) * _ZONE_STEP_S

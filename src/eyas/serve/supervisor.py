@@ -202,7 +202,7 @@ class Supervisor:
             self._take_line(line)
         if self.log_only and self._seen is None and seen.log_written_at is not None:
             # Lines without a stamp, and stamps of another zone, are younger than they seem.
-            self._judge.note_moves({"log": "the log was written"}, seen.log_written_at)
+            self._judge.note_moves({"log": "something was written"}, seen.log_written_at)
         words = self._judge.last_words(seen, self._crash.has_evidence)
         self._is_past = self.log_only and words.are_past(seen)
         self._is_unknown = self.log_only and words.is_unknown
@@ -215,7 +215,10 @@ class Supervisor:
 
     def _told_at(self, now: float) -> float:
         """Now; of a log that is over, the time of its last line: what it tells does not happen while we read it."""
-        return self._judge.last_line_at if self._is_past and self._judge.last_line_at is not None else now
+        last_line_at = self._judge.last_line_at
+        if not self._is_past or last_line_at is None:
+            return now
+        return last_line_at if self._last is None else max(last_line_at, self._last.at)  # time goes on
 
     def _find_engine(self, seen: Observation) -> None:
         """Learn the engine from its first words, and read what it said before once more with the right table."""
