@@ -140,6 +140,14 @@ def test_standard_input_without_a_prompt_is_refused(capsys, made, monkeypatch, g
     assert said in err
 
 
+def test_standard_input_without_an_end_is_refused(capsys, made, monkeypatch):
+    with open("/dev/zero", "rb") as endless:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(endless, encoding="utf-8"))
+        code, _, err = run(capsys, made)
+    assert code == 2
+    assert "error[chat-prompt-invalid]: standard input is longer than 64 MiB" in err
+
+
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [

@@ -18,6 +18,7 @@ from eyas.talk import Talk
 
 _DEFAULT = ChatConfig()
 _NO_DRAFT = "none"
+_MOST_BYTES = 64 << 20  # of standard input: more than any context, and an end where it has none
 
 
 def chat(
@@ -87,8 +88,16 @@ def _prompts(given: Sequence[str] | None, *, json: bool) -> list[str] | None:
 
 
 def _read_stdin() -> str:
+    given = b"" if sys.stdin is None else sys.stdin.buffer.read(_MOST_BYTES + 1)
+    if len(given) > _MOST_BYTES:
+        raise ChatPromptInvalid(
+            f"standard input is longer than {_MOST_BYTES >> 20} MiB",
+            "standard input",
+            "all of it, to its end, is one prompt",
+            "give a prompt that a context can hold",
+        )
     try:
-        text = "" if sys.stdin is None else sys.stdin.buffer.read().decode("utf-8").rstrip("\n")
+        text = given.decode("utf-8").rstrip("\n")
     except UnicodeDecodeError as error:
         raise ChatPromptInvalid(
             "standard input is no UTF-8", f"byte {error.start}", error.reason, "give the prompt in UTF-8"
