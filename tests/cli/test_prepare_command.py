@@ -1,5 +1,7 @@
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,7 +79,7 @@ def test_a_line_that_json_or_utf8_cannot_hold_is_bad_data(target, tmp_path, caps
     data = tmp_path / "d.jsonl"
     data.write_text(line)
     assert main(["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]) == 2
-    assert capsys.readouterr().err.startswith("error[data-malformed]: line 1 of d.jsonl")
+    assert "\nerror[data-malformed]: line 1 of d.jsonl" in capsys.readouterr().err
 
 
 def test_odd_answers_are_left_out_and_counted(target, data, tmp_path, capsys):
@@ -169,3 +171,19 @@ def test_threads_that_no_machine_has_are_refused(target, data, tmp_path, capsys)
     arguments = ["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]
     assert main([*arguments, "--threads", "0"]) == 2
     assert "threads = 0, wanted 1 - 1024" in capsys.readouterr().err
+
+
+def test_something_is_said_before_torch_is_imported(target, tmp_path):
+    code = """
+import sys
+from eyas.cli.terminal import Terminal
+def line(self, text):
+    print("torch" in sys.modules, text)
+    sys.exit()
+Terminal.line = line
+from eyas.cli.app import main
+main(sys.argv[1:])
+"""
+    arguments = ["prepare", "--target", str(target), "--data", "x.jsonl", "--out", str(tmp_path / "rows")]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.stdout.startswith("False loading torch and transformers, then the tokenizer"), done.stderr

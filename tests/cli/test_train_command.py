@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from eyas.cli.app import main
+from eyas.cli.app import COMMANDS, build_app, main
+from eyas.cli.synonyms import _OURS
 from eyas.cli.train_text import _held_out_lines
 from train_run_folder import make_run_folder
 
@@ -104,3 +105,29 @@ def test_json_has_the_figure_of_the_file_and_the_warning(arguments, tmp_path: Pa
     assert document["notes"][0].startswith("nothing is accepted: accept length 1.00")
     assert f"note: {document['notes'][0]}" in said.err
     assert "accept length of the draft as written: 1.000 (1 rows" in said.err
+
+
+def test_an_option_out_of_range_is_named_as_it_was_typed(arguments, tmp_path: Path, capsys):
+    assert main([*arguments, "--out", str(tmp_path / "d"), "--held-out-draft-tokens", "99", "--seed", "-1"]) == 2
+    assert "= why: --held-out-draft-tokens is 99, wanted 1 … 16; --seed is -1, wanted 0 …" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "ours"),
+    [
+        (["--learning-rate", "1"], "--lr"),
+        (["--learning_rate=1"], "--lr"),
+        (["--batch-size", "8"], "--batch-tokens"),
+        (["--output-dir", "x"], "--out"),
+        (["--stepss", "8"], "--steps"),  # the nearest in spelling
+    ],
+)
+def test_a_name_of_other_programs_is_answered_with_ours(arguments, typed, ours, tmp_path: Path, capsys):
+    assert main([*arguments, "--out", str(tmp_path), *typed]) == 2
+    assert f"Did you mean {ours}?" in capsys.readouterr().err
+
+
+def test_every_name_of_ours_is_an_option_of_some_command():
+    app = build_app()
+    known = {name for command in COMMANDS for a in app[command].assemble_argument_collection() for name in a.names}
+    assert {ours for many in _OURS.values() for ours in many} <= known

@@ -15,7 +15,13 @@ from eyas.train.config import (
 def test_all_problems_are_told_at_once():
     with pytest.raises(TrainConfigInvalid) as caught:
         TrainConfig(steps=1, tokens=1, ttt_steps=0, step_decay=0.0, grad_clip=-1.0, draft_vocab_size=3)
-    for part in ("--steps and --tokens", "ttt_steps: 1", "step_decay", "grad_clip", "draft_vocab_size"):
+    for part in (
+        "--steps and --tokens",
+        "--ttt-steps is 0, wanted 1 … 16",
+        "--step-decay is",
+        "--grad-clip is",
+        "--draft-vocab-size is 3",
+    ):
         assert part in caught.value.why
 
 
@@ -50,19 +56,19 @@ def test_what_was_given_is_kept():
 def test_what_is_no_finite_number_is_refused(name, value):
     with pytest.raises(TrainConfigInvalid) as caught:
         TrainConfig(**{name: value})
-    assert caught.value.why.startswith(f"{name}: ")
+    assert caught.value.why.startswith(f"--{name.replace('_', '-')} is {value}, wanted ")
 
 
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"seed": 99999999999999999999999}, "seed: 0 … 4294967295"),
-        ({"seed": -1}, "seed: 0 … 4294967295"),
-        ({"steps": 999_999_999_999}, "steps: 1000000 or fewer"),
-        ({"aux_boundaries": (2, 4)}, "aux_boundaries: 3 wanted, 2 given"),
-        ({"aux_boundaries": ()}, "aux_boundaries: 3 wanted, 0 given"),
-        ({"aux_boundaries": (4, 2, 5)}, "aux_boundaries: increasing, 1 or more"),
-        ({"aux_boundaries": (0, 2, 5)}, "aux_boundaries: increasing, 1 or more"),
+        ({"seed": 99999999999999999999999}, "--seed is 99999999999999999999999, wanted 0 … 4294967295"),
+        ({"seed": -1}, "--seed is -1, wanted 0 … 4294967295"),
+        ({"steps": 999_999_999_999}, "--steps is 999999999999, wanted 1 … 1000000"),
+        ({"aux_boundaries": (2, 4)}, "--aux-boundaries is 2 4, wanted 3 of them"),
+        ({"aux_boundaries": ()}, "--aux-boundaries is , wanted 3 of them"),
+        ({"aux_boundaries": (4, 2, 5)}, "--aux-boundaries is 4 2 5, wanted 1 or more, increasing"),
+        ({"aux_boundaries": (0, 2, 5)}, "--aux-boundaries is 0 2 5, wanted 1 or more, increasing"),
     ],
 )
 def test_what_is_out_of_range_is_told_alone(options, why):

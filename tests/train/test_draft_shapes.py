@@ -181,7 +181,10 @@ def test_going_on_from_a_draft_keeps_its_shape_and_map_and_refuses_another(input
 
 
 def test_shapes_that_cannot_be_are_refused_all_at_once():
-    with pytest.raises(TrainConfigInvalid, match=r"num_layers: 1 … 8; intermediate_size.*; qk_norm: only with"):
+    with pytest.raises(
+        TrainConfigInvalid,
+        match=r"--num-layers is 9, wanted 1 … 8; --intermediate-size is .*; --qk-norm beside --attention mla",
+    ):
         TrainConfig(shape=DraftShape(num_layers=9, intermediate_size=0, qk_norm=True, attention="mla"))
 
 

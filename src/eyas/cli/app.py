@@ -15,6 +15,7 @@ import cyclopts
 from eyas import __version__
 from eyas.cli.output import OutputLost, print_json, printable
 from eyas.cli.recipe_file import with_recipe
+from eyas.cli.synonyms import meant
 from eyas.errors import ExitCode, EyasError
 
 # subcommand -> (module:function, what the list of commands says of it)
@@ -153,6 +154,9 @@ class UsageError(EyasError):
         """The house's form of cyclopts' own message (which names the nearest known flag)."""
         command = arguments[0] if arguments and not arguments[0].startswith("-") else ""
         what = str(error).strip().replace("\n", " ")
+        ours = meant(error) if isinstance(error, cyclopts.UnknownOptionError) else None
+        if ours is not None:
+            what = f"{what.split(' Did you mean ')[0]} Did you mean {ours}?"
         return cls(
             what,
             " ".join(["eyas", *arguments]),

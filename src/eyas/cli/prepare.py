@@ -61,13 +61,15 @@ def prepare(
         File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
     """
     assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
-    from eyas.data.prepare import prepare as prepare_rows
-
     if writing.threads is not None:
         # The tokenizer asks for it when it is first used, and can be told in no other way.
         os.environ["RAYON_NUM_THREADS"] = str(writing.threads)
     talk = Terminal()
     folder = target_folder(target, talk)
+    # Said before the import, which takes most of the time of a small run.
+    talk.line(f"loading torch and transformers, then the tokenizer and the chat template of {folder.name}")
+    from eyas.data.prepare import prepare as prepare_rows
+
     done = prepare_rows(
         folder,
         data or [],

@@ -9,6 +9,7 @@ from cyclopts import Group, Parameter
 
 from eyas.errors import EyasError
 from eyas.train.draft_shape import DraftShape
+from eyas.train.option_words import unwanted
 
 LossName = Literal["kl", "ce", "tv", "lk"]
 
@@ -104,7 +105,7 @@ class TrainConfig:
         problems = _problems(self)
         if problems:
             raise TrainConfigInvalid(
-                "options of train are out of range", "TrainConfig", "; ".join(problems), "see `eyas train --help`"
+                "options of train are out of range", "options", "; ".join(problems), "see `eyas train --help`"
             )
 
     @property
@@ -207,36 +208,39 @@ def batch_tokens_for(total: int) -> int:
 
 
 def _problems(config: TrainConfig) -> list[str]:
-    wanted = [
+    has_length = config.steps is not None or config.tokens is not None
+    together = [
         (config.steps is None or config.tokens is None, "--steps and --tokens exclude each other"),
-        (config.epochs == 1 or (config.steps is None and config.tokens is None), "--epochs excludes the other two"),
-        (all(n is None or n >= 1 for n in (config.steps, config.tokens)), "steps and tokens: 1 or more"),
-        (config.steps is None or config.steps <= MAX_STEPS, f"steps: {MAX_STEPS} or fewer"),
-        (config.epochs >= 1, "epochs: 1 or more"),
-        (config.batch_tokens is None or config.batch_tokens >= 1, "batch_tokens: 1 or more"),
-        (config.micro_batch_tokens is None or config.micro_batch_tokens >= 1, "micro_batch_tokens: 1 or more"),
-        (1 <= config.ttt_steps <= 16, "ttt_steps: 1 … 16"),
-        (0.0 < config.step_decay <= 1.0, "step_decay: in (0, 1]"),
-        (config.lr is None or 0.0 < config.lr < inf, "lr: above 0, finite"),
-        (0.0 <= config.warmup_share <= 1.0, "warmup_share: 0 … 1"),
-        (0.0 <= config.final_lr_share <= 1.0, "final_lr_share: 0 … 1"),
-        (0.0 <= config.weight_decay < inf, "weight_decay: 0 or more, finite"),
-        (0.0 < config.grad_clip < inf, "grad_clip: above 0, finite"),
-        (_is_of_three(config.aux_boundaries), f"aux_boundaries: {_NUM_BOUNDARIES} wanted, {_given(config)} given"),
-        (_is_increasing(config.aux_boundaries), "aux_boundaries: increasing, 1 or more"),
-        (config.eval_every is None or config.eval_every >= 0, "eval_every: 0 or more"),
-        (1 <= config.held_out_rows <= 100_000, "held_out_rows: 1 … 100000"),
-        (1 <= config.held_out_draft_tokens <= 16, "held_out_draft_tokens: 1 … 16"),
-        (config.log_every is None or config.log_every >= 1, "log_every: 1 or more"),
-        (0.0 <= config.checkpoint_every_s < inf, "checkpoint_every_s: 0 or more, finite"),
-        (0 <= config.seed <= _MAX_SEED, f"seed: 0 … {_MAX_SEED}"),
-        (config.offered == 0 or config.offered >= 8, "draft_vocab_size: full, 0, or 8 or more"),
+        (config.epochs == 1 or not has_length, "--epochs excludes --steps and --tokens"),
     ]
-    return [*(text for is_fine, text in wanted if not is_fine), *config.shape.problems()]
-
-
-def _given(config: TrainConfig) -> int:
-    return len(config.aux_boundaries or ())
+    ranges = [
+        (config.steps is None or 1 <= config.steps <= MAX_STEPS, "steps", f"1 … {MAX_STEPS}"),
+        (config.tokens is None or config.tokens >= 1, "tokens", "1 or more"),
+        (config.epochs >= 1, "epochs", "1 or more"),
+        (config.batch_tokens is None or config.batch_tokens >= 1, "batch_tokens", "1 or more"),
+        (config.micro_batch_tokens is None or config.micro_batch_tokens >= 1, "micro_batch_tokens", "1 or more"),
+        (1 <= config.ttt_steps <= 16, "ttt_steps", "1 … 16"),
+        (0.0 < config.step_decay <= 1.0, "step_decay", "above 0, at most 1"),
+        (config.lr is None or 0.0 < config.lr < inf, "lr", "above 0, finite"),
+        (0.0 <= config.warmup_share <= 1.0, "warmup_share", "0 … 1"),
+        (0.0 <= config.final_lr_share <= 1.0, "final_lr_share", "0 … 1"),
+        (0.0 <= config.weight_decay < inf, "weight_decay", "0 or more, finite"),
+        (0.0 < config.grad_clip < inf, "grad_clip", "above 0, finite"),
+        (_is_of_three(config.aux_boundaries), "aux_boundaries", f"{_NUM_BOUNDARIES} of them"),
+        (_is_increasing(config.aux_boundaries), "aux_boundaries", "1 or more, increasing"),
+        (config.eval_every is None or config.eval_every >= 0, "eval_every", "0 or more"),
+        (1 <= config.held_out_rows <= 100_000, "held_out_rows", "1 … 100000"),
+        (1 <= config.held_out_draft_tokens <= 16, "held_out_draft_tokens", "1 … 16"),
+        (config.log_every is None or config.log_every >= 1, "log_every", "1 or more"),
+        (0.0 <= config.checkpoint_every_s < inf, "checkpoint_every_s", "0 or more, finite"),
+        (0 <= config.seed <= _MAX_SEED, "seed", f"0 … {_MAX_SEED}"),
+        (config.offered == 0 or config.offered >= 8, "draft_vocab_size", "full, 0, or 8 or more"),
+    ]
+    return [
+        *(text for is_fine, text in together if not is_fine),
+        *(unwanted(name, getattr(config, name), wanted) for is_fine, name, wanted in ranges if not is_fine),
+        *config.shape.problems(),
+    ]
 
 
 def _is_of_three(boundaries: tuple[int, ...] | None) -> bool:

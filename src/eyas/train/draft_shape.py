@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from eyas.train.option_words import unwanted
+
 _MAX_LAYERS = 8
 
 
@@ -32,9 +34,10 @@ class DraftShape:
 
     def problems(self) -> list[str]:
         """What is out of range or excludes each other."""
+        width = self.intermediate_size
         wanted = [
-            (1 <= self.num_layers <= _MAX_LAYERS, f"num_layers: 1 … {_MAX_LAYERS}"),
-            (self.intermediate_size is None or self.intermediate_size >= 1, "intermediate_size: 1 or more"),
-            (not self.qk_norm or self.attention == "gqa", "qk_norm: only with attention gqa"),
+            (1 <= self.num_layers <= _MAX_LAYERS, unwanted("num_layers", self.num_layers, f"1 … {_MAX_LAYERS}")),
+            (width is None or width >= 1, unwanted("intermediate_size", width, "1 or more")),
+            (not self.qk_norm or self.attention == "gqa", f"--qk-norm beside --attention {self.attention}: only gqa"),
         ]
         return [text for is_fine, text in wanted if not is_fine]

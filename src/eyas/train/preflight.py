@@ -121,7 +121,7 @@ def say_time(plan: TrainPlan, device: torch.device, num_devices: int, talk: Talk
     """How long the run may take, by its arithmetic, where the device's peak is known."""
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     if peak is None:
-        talk.line("time: told by the progress bar; the peak of this device is not known to estimate it from")
+        talk.line("time: the progress line says how long is left, once a step is done (`--dry-run` measures it first)")
         return
     seconds = plan.num_tokens * plan.costs.flop_per_token / (peak * num_devices * _USUAL_MFU)
     talk.line(

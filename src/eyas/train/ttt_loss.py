@@ -1,7 +1,8 @@
-"""Training-time test on a micro-batch: the unrolled steps, their weighted loss, their counts (design §5).
+"""Training-time test on a micro-batch: the unrolled steps, their weighted loss, their counts.
 
 Step j at index t reads token t+1+j and learns the target's distribution at t+1+j, where token t+2+j is supervised.
 Shapes: K steps, N teacher rows, T positions.
+Source: docs/training.md, "The objective"; EAGLE-3, arXiv:2503.01840.
 """
 
 from dataclasses import dataclass
