@@ -9,7 +9,7 @@ from typing import ClassVar
 
 
 class ExitCode(IntEnum):
-    """What the process says to its caller (design §4b)."""
+    """What the process says to its caller; `eyas --help` lists it."""
 
     GOOD = 0
     FINDINGS = 1

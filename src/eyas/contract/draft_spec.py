@@ -47,7 +47,7 @@ class Mla:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftSpec:
-    """A draft as a function (design §4): sizes, semantic switches, tensors under canonical names.
+    """A draft as a function (docs/semantics.md): sizes, semantic switches, tensors under canonical names.
 
     Attributes:
         residual: the residual of layer 0 is the fused state before (`pre-norm`, EAGLE-3) or after `hidden_norm`.

@@ -21,7 +21,7 @@ from eyas.serve.process_tree import tree_of
 from eyas.serve.run_folder import RunFolder
 
 _START_S = 20.0
-DRAIN_DEADLINE_S = 90.0  # SGLang's own crash dump waits 60 s (knowledge/sglang.md §3.4)
+DRAIN_DEADLINE_S = 90.0  # SGLang's own crash dump waits 60 s
 
 
 class EngineNotStarted(EyasError):

@@ -1,7 +1,7 @@
 """Whether a server that says it is well does anything: tokens and acceptance by its own counters, over time.
 
 `/health` is not enough: a vLLM whose core is frozen answers 200, an SGLang with data parallelism stays green while one
-rank is stuck (knowledge/vllm-speculators.md §0.11, sglang#29144).
+rank is stuck (sglang#29144).
 """
 
 import math

@@ -2,7 +2,7 @@
 
 py-spy first (`--native`, then plain), which only reads the process (it is stopped for some milliseconds; a process that
 is stopped already is read without stopping it). Where ptrace is forbidden: what /proc says of every thread. Never a
-signal: SIGUSR1/2 kill an SGLang process, SIGABRT ends it (knowledge/sglang.md §3.4).
+signal: SIGUSR1/2 kill an SGLang process, SIGABRT ends it.
 """
 
 import shutil
