@@ -308,6 +308,15 @@ def test_an_error_ends_the_answer_and_not_the_session(capsys):
     assert sum("error[chat-prompt-invalid]" in line for line in talk.lines) == 1
 
 
+def test_a_locale_without_utf_8_reads_our_own_files_all_the_same(made):
+    command = [sys.executable, "-m", "eyas", "chat", "--target", str(made / "target"), "--device", "cpu"]
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, input="é".encode(), env=os.environ | locale, capture_output=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr.decode()
+
+
 @pytest.mark.parametrize(("no_colour", "style"), [("", "\x1b[4m"), ("1", "")])
 def test_in_a_terminal_drafts_are_underlined_unless_colours_are_unwanted(made, no_colour, style):
     """The whole command in a terminal: a prompt, Ctrl-C at the keyboard, Ctrl-D."""

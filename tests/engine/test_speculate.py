@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from eyas.contract.read_checkpoint import CheckpointNotFound
 from eyas.decode.sampling import Sampling
 from eyas.engine.batches.draft import draft_bytes_per_position
 from eyas.engine.batches.generator import BatchGenerator, Request
@@ -27,6 +28,7 @@ from eyas.engine.engine import Engine, Limits
 from eyas.engine.known_ids import PromptOutsideVocabulary
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import fuse_llama
+from eyas.engine.open_engine import open_engine
 from eyas.models.placement import place
 from eyas.models.save_draft import save_draft
 from eyas.talk import Silent
@@ -86,6 +88,13 @@ def test_ids_that_the_target_does_not_have_are_refused_before_anything_runs(ids,
         speculate(pair_of(), [(1, 2), ids], SETTINGS, talk)
     assert caught.value.where == "prompt 1"
     assert talk.lines == []
+
+
+def test_a_target_that_is_not_there_is_said_so(tmp_path):
+    with pytest.raises(CheckpointNotFound):
+        open_batch_pair(tmp_path / "nowhere", tmp_path / "draft", place("float32", "cpu"), Silent())
+    with pytest.raises(CheckpointNotFound):
+        open_engine(tmp_path / "nowhere", None, place("float32", "cpu"), cache=tmp_path, num_threads=1, talk=Silent())
 
 
 def test_ids_may_be_integers_of_any_library():

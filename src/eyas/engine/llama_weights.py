@@ -153,7 +153,7 @@ def read_llama(folder: Path, *, dtype: torch.dtype, device: torch.device) -> Lla
     Raises:
         TargetUnloadable: a weight is not in its files.
     """
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     assert why_not_fast(config) is None, "ask why_not_fast first"
     with ExitStack() as stack:
         get = _tensors(folder, stack, dtype, device)

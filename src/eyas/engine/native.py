@@ -105,7 +105,7 @@ def load_kernels(cache: Path, talk: Talk) -> NativeKernels | None:
         talk.note("no C compiler (cc, gcc, clang): the engine uses torch's own kernels, several times slower")
         return None
     runtime = _openmp_runtime()
-    key = fingerprint.of_json([SOURCE.read_text(), _FLAGS, compiler, str(runtime), _processor()])
+    key = fingerprint.of_json([SOURCE.read_text("utf-8"), _FLAGS, compiler, str(runtime), _processor()])
     path = cache / "kernels" / f"eyas-{key}.so"
     if not path.exists():
         failure = _compile(compiler, runtime, path)

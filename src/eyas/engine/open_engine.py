@@ -71,9 +71,10 @@ def open_engine(
     Raises:
         EnvironmentMissing, QuantisationUnsupported: see `models.quantise`.
         AuxBoundariesUnknown: the draft does not say, and there is no default for the target.
-        What `load_draft` and `Target.load` raise.
+        What `read_target`, `load_draft` and `Target.load` raise.
     """
     require_quantisable(quantize, placement)
+    spec = read_target(target_folder)
     kernels = None
     if placement.device.type == "cpu" and placement.dtype == torch.float32:
         kernels = load_kernels(cache, talk)
@@ -88,7 +89,7 @@ def open_engine(
         draft = load_draft(
             draft_path,
             placement,
-            target_spec=read_target(target_folder),
+            target_spec=spec,
             target_embedding=shared[0],
             target_head=shared[1],
             talk=talk,
@@ -144,7 +145,7 @@ def _open_target(
     quantize: Quantisation,
     talk: Talk,
 ) -> tuple[Target, str, int | None, tuple[torch.Tensor, torch.Tensor]]:
-    reason = why_not_fast(json.loads((folder / "config.json").read_text()))
+    reason = why_not_fast(json.loads((folder / "config.json").read_text("utf-8")))
     if reason is None:
         weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
         weights = quantise_llama(weights, quantize, talk)

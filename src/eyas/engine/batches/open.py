@@ -83,7 +83,7 @@ def complete_prompts(
     require_quantisable(settings.quantize, placement)
     if settings.quantize != "none":
         target = f"{target}:{settings.quantize}"
-    config = json.loads((folder / "config.json").read_text())
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     reason = why_not_fast(config) or _why_not_window(config, requests)
     if reason is None:
         weights = read_llama(folder, dtype=placement.dtype, device=placement.device)

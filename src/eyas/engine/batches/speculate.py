@@ -116,17 +116,18 @@ def open_batch_pair(
 
     Raises:
         FastPathUnsupported: the target goes through transformers only, or the draft cannot speculate in batches.
-        What `read_llama`, `load_draft` and `required_boundaries` raise.
+        What `read_target`, `read_llama`, `load_draft` and `required_boundaries` raise.
     """
     require_quantisable(quantize, placement)
-    reason = why_not_fast(json.loads((target_folder / "config.json").read_text()))
+    spec = read_target(target_folder)
+    reason = why_not_fast(json.loads((target_folder / "config.json").read_text("utf-8")))
     if reason is not None:
         raise _unsupported(target_folder.name, f"it goes through transformers: {reason}")
     weights = read_llama(target_folder, dtype=placement.dtype, device=placement.device)
     draft = load_draft(
         draft_path,
         placement,
-        target_spec=read_target(target_folder),
+        target_spec=spec,
         target_embedding=weights.embedding,
         target_head=weights.head,
         talk=talk,
