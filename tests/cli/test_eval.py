@@ -129,7 +129,8 @@ def test_of_a_given_answer_it_is_said_why_it_is_not_used_and_how_answers_are_kep
     note = next(line for line in err.splitlines() if line.startswith("note: 1 of 3"))
     assert note.removeprefix("note: ") in document["notes"]
     assert (
-        "1 of 3 rows are prompts without an answer; 2 of 3 rows are conversations whose last answer is not used (" in note
+        "1 of 3 rows are prompts without an answer; 2 of 3 rows are conversations whose last answer is not used ("
+        in note
     )
     assert "accept length is measured on what the target itself writes" in note
     assert "--save-rows FILE keeps its answers" in note
