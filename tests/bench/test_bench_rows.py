@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from eyas.bench.arm import BenchPrompt
 from eyas.bench.bench_config import BenchConfig
-from eyas.bench.bench_engine import bench_engine, rounds_for
+from eyas.bench.bench_engine import bench_engine, rounds_for, say_beyond_context
 from eyas.replay.replay import RowOutsideVocabulary
 from eyas.talk import Silent
 from tiny_checkpoints import VOCAB, write_draft, write_target
@@ -39,3 +40,13 @@ def test_what_auto_chose_decides_the_rounds_of_trees_and_deep_chains(device: str
         talk = Silent()
         assert rounds_for(config, torch.device(device), talk) == rounds
         assert len(talk.notes) == num_notes
+
+
+def test_prompts_that_can_pass_the_context_are_counted_and_the_others_are_not(tmp_path: Path):
+    talk, prompts = Silent(), [BenchPrompt(id=str(n), set="s", prompt_ids=tuple(range(n))) for n in (10, 60, 200)]
+
+    say_beyond_context(prompts, 40, 100, talk)
+    say_beyond_context(prompts, 40, 240, talk)
+    say_beyond_context(prompts, 40, None, talk)
+
+    assert [note.partition(" prompts")[0] for note in talk.notes] == ["1 of 3"]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from eyas import __version__
+from eyas.bench.arm import BenchPrompt
 from eyas.bench.batch_engine import bench_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.run_bench import BenchSettings, Subject, run_bench
@@ -54,6 +55,7 @@ def bench_engine(
     _require_own_ids(rows, target_folder)
     tokenizer = TargetTokenizer(target_folder)
     prompts = workload(rows, tokenizer.prompt_ids, config.max_prompts)
+    say_beyond_context(prompts, config.max_new_tokens, read_target(target_folder).max_position_embeddings, talk)
     subject = Subject(
         target={**read_target(target_folder).as_document(), "weights": fingerprint_weights(target_folder)},
         draft=_about_draft(draft_path),
@@ -100,6 +102,18 @@ def _require_own_ids(rows: Sequence[EvalRow | EvalPrompt], target_folder: Path) 
     for row in rows:
         if vocab_size is not None and isinstance(row, EvalRow):
             check_vocabulary(row, vocab_size)
+
+
+def say_beyond_context(prompts: Sequence[BenchPrompt], max_new_tokens: int, context: int | None, talk: Talk) -> None:
+    """Speeds there are real, texts and accept lengths are those of a target outside of what it was made for."""
+    if context is None:
+        return
+    num = sum(len(prompt.prompt_ids) + max_new_tokens > context for prompt in prompts)
+    if num:
+        talk.note(
+            f"{num} of {len(prompts)} prompts and their answers can pass the target's context of {context} tokens:"
+            " behind it texts and accept lengths say little"
+        )
 
 
 def rounds_for(config: BenchConfig, device: torch.device, talk: Talk) -> Literal["auto", "readable"]:
