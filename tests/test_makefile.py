@@ -1,5 +1,6 @@
 """The Makefile: alone it only tells what there is."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,7 +14,12 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="no make he
 
 
 def make(*arguments: str) -> str:
-    return subprocess.run(["make", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    # Not as a part of the `make test` that may run this.
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
+    command = ["make", *arguments]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def test_without_a_target_it_prints_every_target_and_does_nothing_else():

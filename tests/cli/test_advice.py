@@ -21,6 +21,7 @@ EXCEPTIONS = {
     ("contract.engines.version", "--nearest"): "`eyas serve` takes the nearest rules by itself",
     ("contract.dialects.speculators", "--speculative-config"): "of vLLM",
     ("data.chat_template", "--turns"): "`eyas train` reads templates and renders nothing",
+    ("replay.evaluate", "--save-rows"): "`eyas infer` says it in its own words",
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",
     ("contract.conversion_plan", "--allow"): "after `eyas convert`, where check and serve quote it",

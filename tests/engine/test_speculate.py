@@ -159,9 +159,8 @@ def test_what_does_not_fit_with_the_draft_is_refused_at_the_start():
     pair = pair_of()
     budget = plan_pair(pair, requests(9), [0], most=9).num_bytes
 
-    with pytest.raises(BatchMemoryTooSmall, match=r"9 sequences of 64 tokens need .* MiB") as caught:
+    with pytest.raises(BatchMemoryTooSmall, match=r"9 sequences of 64 tokens need .* MiB"):
         plan_pair(pair, requests(9), [3], least=9, most=9, budget_bytes=budget)
-    assert "--max-cache-mib" in str(caught.value)
     with pytest.raises(BatchMemoryTooSmall, match="a sequence of 64 tokens needs"):
         speculate(pair, PROMPTS, replace(SETTINGS, budget_bytes=1000), Silent())
 

@@ -26,7 +26,7 @@ def infer_with_target(
 ) -> InferRecord:
     """The readings of a draft (`replay.infer`) on the target's own text; the target runs once."""
     placement, read = prepare(config), read_eval_rows(found_files(data, talk), config.max_rows)
-    for note in answer_notes(read, "`eyas eval` with --save-rows FILE"):
+    for note in answer_notes(read, "`eyas eval DRAFT --save-rows FILE`"):
         talk.note(note)
     open_draft(draft_path, read_target(target_folder))  # what is wrong with it is said before the target writes
     rows = answered(read, target_folder, placement, config, talk)

@@ -100,7 +100,7 @@ def _take(file: IO[bytes], path: Path) -> None:
                 f"{path} is being written",
                 str(path),
                 "another process holds it: the same command runs already",
-                "wait until it is done, or choose another file (--out)",
+                "wait until it is done, or choose another output",
             ) from None
 
 

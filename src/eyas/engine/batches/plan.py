@@ -84,7 +84,7 @@ def plan_slots(size: SlotSize, budget_bytes: int, *, least: int, most: int) -> B
             f"{who} {size.of(least) / 2**20:.0f} MiB of cache",
             f"memory budget {budget_bytes / 2**20:.0f} MiB",
             "the longest prompt with its longest answer does not fit so often, and the run would fail when it comes up",
-            "raise the budget (--max-cache-mib), take fewer sequences at a time, lower the longest answer, or drop the"
+            "raise the budget of the cache, take fewer sequences at a time, lower the longest answer, or drop the"
             " longest prompts",
         )
     return BatchPlan(num_slots=num_slots, capacity=size.capacity, num_bytes=size.of(num_slots))
