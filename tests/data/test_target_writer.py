@@ -86,7 +86,7 @@ def test_the_memory_that_is_given_decides_how_many_texts_are_written_at_a_time(t
     assert talk.lines[0].startswith(f"{min(40, 2**20 // slot)} sequences at a time")
     assert 2**20 // slot < 40, "the budget must be what decides"
     long = Request(id="long", prompt_ids=(3,) * 64 * (2**20 // slot), max_new_tokens=1)
-    with pytest.raises(BatchMemoryTooSmall, match="--max-cache-mib"):
+    with pytest.raises(BatchMemoryTooSmall, match="raise the budget of the cache"):
         writer(max_cache_mib=1)("other", [long])
 
 

@@ -82,10 +82,10 @@ def test_a_stop_token_ends_both_at_the_same_place(tmp_path):
 
 @pytest.mark.smollm2
 @pytest.mark.timeout(1200)
-def test_on_the_real_model_replay_counts_what_the_engine_counted_for_every_depth(smollm2_folder):
+def test_on_the_real_model_replay_counts_what_the_engine_counted_at_several_depths(smollm2_folder):
     chat = [1, 4093, 198, 1780, 314, 260, 3575, 282, 4649, 47, 2, 198, 1, 520, 9531, 198]
     sums = [1, 4093, 198, 1780, 314, 216, 34, 1232, 216, 35, 47, 2, 198, 1, 520, 9531, 198]
     limits = Limits(max_new_tokens=33, stop_ids=frozenset({2}))
 
-    for k in range(1, 8):
+    for k in (1, 4, 7):
         compare(smollm2_folder, shipped.draft_folder(), [chat, sums], limits, k)

@@ -56,12 +56,12 @@ def rounds_by_drafting(target: Target, draft: Eagle3Draft, row: EvalRow) -> list
 
 def test_on_the_shipped_rows_replay_equals_a_second_loop_round_by_round(smollm2, smollm2_folder):
     draft = draft_for(shipped.draft_folder(), smollm2, smollm2_folder)
-    rows = read_eval_rows([shipped.eval_rows_path()])
+    rows = read_eval_rows([shipped.eval_rows_path()])[::3]  # of both kinds of text
 
     results = replay(smollm2, draft, rows, K, Silent())
 
     expected = [tuple(rounds_by_drafting(smollm2, draft, row)) for row in rows]
-    assert len(rows) == 16
+    assert len({row.set for row in rows}) == 2
     assert [result.accepted for result in results] == expected
     assert pooled([Acceptance.of_rounds(r, K) for r in expected], K).accept_length > 1.5
 
