@@ -114,23 +114,32 @@ def test_a_useless_draft_costs_less_than_three_percent(first_step: float, known_
     assert seconds < 1.03 * 2000
 
 
-@pytest.mark.parametrize("share", [0.5, 0.7, 0.85])
-def test_a_good_draft_gets_nearly_what_its_best_fixed_depth_gives(share: float):
-    costs = CostTable(round_s=(1.0, 1.19, 1.28, 1.37, 1.45, 1.65))
-
-    def run(depths: Callable[[AdaptiveDepth], int], seed: int) -> float:
-        chance, adaptive, seconds, gained = random.Random(seed), AdaptiveDepth(costs), 0.0, 0
-        while gained < 1500:
+def speed(
+    costs: CostTable, depths: Callable[[AdaptiveDepth], int], texts: list[tuple[float, int]], chance: random.Random
+) -> float:
+    """Tokens a second over texts of (share of drafts accepted, tokens), by the costs themselves."""
+    adaptive, seconds, gained = AdaptiveDepth(costs), 0.0, 0
+    for share, num_tokens in texts:
+        until = gained + num_tokens
+        while gained < until:
             depth, accepted = depths(adaptive), 0
             while accepted < depth and chance.random() < share:
                 accepted += 1
             adaptive.saw(depth, depth, accepted)
             seconds += costs.round_s[depth]
             gained += accepted + 1
-        return gained / seconds
+    return gained / seconds
 
-    fixed = max(run(lambda _, k=k: k, 1) for k in range(6))  # type: ignore[misc]
-    chosen = run(lambda adaptive: adaptive.best_now(), 1)
+
+@pytest.mark.parametrize("share", [0.5, 0.7, 0.85])
+def test_a_good_draft_gets_nearly_what_its_best_fixed_depth_gives(share: float):
+    costs = CostTable(round_s=(1.0, 1.19, 1.28, 1.37, 1.45, 1.65))
+
+    def run(depths: Callable[[AdaptiveDepth], int]) -> float:
+        return speed(costs, depths, [(share, 1500)], random.Random(1))
+
+    fixed = max(run(lambda _, k=k: k) for k in range(6))  # type: ignore[misc]
+    chosen = run(lambda adaptive: adaptive.best_now())
 
     assert chosen > 0.95 * fixed
 
@@ -139,21 +148,16 @@ def test_texts_of_uneven_kinds_get_what_the_best_fixed_depth_gives():
     """A few bad rounds, or a bad text, must not turn off for long what gains on the whole."""
     costs = CostTable(round_s=(1.0, 1.18, 1.26, 1.36, 1.43, 1.61))
 
-    def run(depths: Callable[[AdaptiveDepth], int], seed: int) -> float:
-        chance, adaptive, seconds, gained = random.Random(seed), AdaptiveDepth(costs), 0.0, 0
-        for _ in range(40):
-            share, until = chance.choice((0.2, 0.5, 0.65, 0.8)), gained + 120
-            while gained < until:
-                depth, accepted = depths(adaptive), 0
-                while accepted < depth and chance.random() < share:
-                    accepted += 1
-                adaptive.saw(depth, depth, accepted)
-                seconds += costs.round_s[depth]
-                gained += accepted + 1
-        return gained / seconds
+    def run(depths: Callable[[AdaptiveDepth], int]) -> float:
+        found = []
+        for seed in range(16):
+            chance = random.Random(seed)
+            texts = [(chance.choice((0.2, 0.5, 0.65, 0.8)), 120) for _ in range(40)]
+            found.append(speed(costs, depths, texts, chance))
+        return statistics.fmean(found)
 
-    fixed = max(statistics.fmean(run(lambda _, k=k: k, seed) for seed in range(16)) for k in range(2, 5))  # type: ignore[misc]
-    chosen = statistics.fmean(run(lambda adaptive: adaptive.best_now(), seed) for seed in range(16))
+    fixed = max(run(lambda _, k=k: k) for k in range(2, 5))  # type: ignore[misc]
+    chosen = run(lambda adaptive: adaptive.best_now())
 
     assert chosen > 0.97 * fixed, (chosen, fixed)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from eyas.engine.batches.graph import Graphs
 from eyas.engine.batches.model import BatchLlama, Pieces, upload
+from eyas.engine.batches.open import batch_ops
 from eyas.engine.batches.ops import BatchOps, EagerBatchOps
 from eyas.engine.batches.prefill import PIECE
 from eyas.engine.captured.ops import EagerOps
@@ -46,11 +47,8 @@ def prompt_reader(
     weights: LlamaWeights, cache: Tensor, aux_boundaries: tuple[int, ...], *, captures: bool
 ) -> PromptReader:
     """Pieces by Triton kernels where they are captured, else by plain operators (the twin that tests compare with)."""
-    if not captures:
-        return PiecewisePrompt(weights, cache, aux_boundaries, EagerBatchOps(), captures=False)
-    from eyas.engine.batches.triton_ops import TritonBatchOps
-
-    return PiecewisePrompt(weights, cache, aux_boundaries, TritonBatchOps(), captures=True)
+    ops = batch_ops(cache.device, captures) or EagerBatchOps()
+    return PiecewisePrompt(weights, cache, aux_boundaries, ops, captures=captures)
 
 
 class EagerPrompt:
