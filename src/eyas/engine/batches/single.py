@@ -61,12 +61,14 @@ class SingleSampled:
         require_prompt(prompt_ids)
         runner = self._runner(num_draft_tokens, len(prompt_ids) + limits.max_new_tokens)
         text, started = Generation(num_draft_tokens=num_draft_tokens), self._clock()
+        # The last round may run past the limit by its K drafts, and draws for them as the readable one does.
+        most = limits.max_new_tokens + num_draft_tokens
         row = NewRow(
             row=0,
             length=len(prompt_ids),
             sampling=rule.sampling,
-            num_drawn=limits.max_new_tokens,
-            numbers=rule.upcoming(limits.max_new_tokens),
+            num_drawn=most,
+            numbers=rule.upcoming(most),
         )
         runner.join([row], [prompt_ids])
         rounds, num_drawn = _rounds(runner), 1
