@@ -171,13 +171,19 @@ def test_without_a_target_an_ok_says_that_the_fit_is_not_judged(tmp_path, target
 
 
 def test_a_launch_that_would_be_damaged_has_no_flags_to_copy(tmp_path, target, capsys):
-    command = ["check", str(_draft("missing-q", tmp_path)), "--target", str(target), "--for", "sglang==0.5.23"]
+    """Neither in the text nor in the document, which says why; an engine that serves the draft well has them."""
+    engines = ["--for", "sglang==0.5.9", "--for", "sglang==0.5.23"]
 
-    assert main(command) == 1
+    assert main(["check", str(_draft("intact-layers0", tmp_path)), "--target", str(target), *engines, "--json"]) == 1
 
-    out = capsys.readouterr().out
-    assert "--speculative-draft-model-path" not in out
-    assert "launch on sglang==0.5.23: no flags to copy" in out
+    shown = capsys.readouterr()
+    damaged, sound = json.loads(shown.out)["engines"].values()
+    assert shown.err.count("--speculative-draft-model-path") == 1
+    assert "launch on sglang==0.5.9: no flags to copy, this would be served damaged" in shown.err
+    assert damaged["launch"] is None
+    assert "parameters-unfilled" in damaged["launch_withheld"]
+    assert "--speculative-draft-model-path" in sound["launch"]["flags"]
+    assert sound["launch_withheld"] is None
 
 
 def test_findings_of_one_cause_are_one_block_and_all_in_json(tmp_path, target, capsys):

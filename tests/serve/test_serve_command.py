@@ -211,6 +211,8 @@ def test_a_refused_launch_prints_no_command_to_copy(world: World):
     refused = world.serve("--print", "--engine-version", "0.5.9", draft=world.layers0)
     assert refused.code == 1
     assert "sglang.launch_server" not in refused.text
+    assert refused.document["argv"] is None
+    assert "serve refuses this launch (parameters-unfilled" in refused.document["argv_withheld"]  # type: ignore[operator]
     force = [word for code in dict.fromkeys(refused.document["refused"]) for word in ("--force", code)]
     assert " ".join(force) in refused.text
 

@@ -109,9 +109,11 @@ def _document(report: CheckReport, draft: Path, target: str | None, *, ok: bool)
             label: {
                 **ledger.as_document(),
                 "worst": report.worst(label),
-                "launch": report.launch[label].as_document() if label in report.launch else None,
+                "launch": report.launch[label].as_document() if withheld is None else None,
+                "launch_withheld": withheld,
                 "other_runner": other.as_document() if (other := report.other_runners.get(label)) else None,
             }
             for label, ledger in report.ledgers.items()
+            for withheld in [report.withheld(label)]
         },
     }

