@@ -109,6 +109,12 @@ def test_all_that_is_out_of_range_is_said_at_once():
         assert name in caught.value.why
 
 
+def test_the_texts_of_one_seed_have_seeds_in_a_row_and_the_first_follows_the_last():
+    last = 2**63 - 1
+    assert [Sampling(seed=7).of_text(n).seed for n in range(3)] == [7, 8, 9]
+    assert [Sampling(seed=last).of_text(n).seed for n in range(3)] == [last, -last, -last + 1]
+
+
 @pytest.mark.parametrize("temperature", [1e-300, 1e-46, 1e-40, 1e-38, float("inf"), float("nan")])
 def test_a_temperature_that_fp32_cannot_divide_by_is_refused(temperature: float):
     with pytest.raises(SamplingInvalid, match="temperature"):

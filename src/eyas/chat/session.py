@@ -1,7 +1,7 @@
 """A conversation with a target: what was said so far, and the next answer."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from eyas.chat.prompt_reader import Message, PromptReader
@@ -139,7 +139,7 @@ class ChatSession:
         """
         messages = [*self._messages, {"role": "user", "content": prompt}]
         prompt_ids = self._reader.ids(messages)
-        sampling = replace(self._settings.sampling, seed=self._settings.sampling.seed + self._num_answers)
+        sampling = self._settings.sampling.of_text(self._num_answers)
         listener = _Listener(self._reader, self._settings.stops, show, is_enough, self._limits(len(prompt_ids)))
         text = listener.finish(self._generate(prompt_ids, sampling, listener))
         self._num_answers += 1

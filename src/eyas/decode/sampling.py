@@ -3,7 +3,7 @@
 Shapes: B rows, V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import torch
@@ -13,6 +13,7 @@ from eyas.errors import EyasError
 
 _LEAST_TEMPERATURE = 1e-6  # far below it logits divided in fp32 overflow, and the temperature itself becomes 0
 _END_OF_TOP_K = 2**31  # kernels count in 32 bits
+_END_OF_SEEDS = 2**63
 
 
 class SamplingInvalid(EyasError):
@@ -50,7 +51,7 @@ class Sampling:
                 (not 0 <= self.top_k < _END_OF_TOP_K, f"top_k is {self.top_k}, must be at least 0, below 2^31"),
                 (not 0 < self.top_p <= 1, f"top_p is {self.top_p}, must be in (0, 1]"),
                 (not 0 <= self.min_p <= 1, f"min_p is {self.min_p}, must be in [0, 1]"),
-                (not abs(self.seed) < 2**63, f"seed is {self.seed}, must be below 2^63 in size"),
+                (not abs(self.seed) < _END_OF_SEEDS, f"seed is {self.seed}, must be below 2^63 in size"),
             )
             if is_wrong
         ]
@@ -66,6 +67,11 @@ class Sampling:
     def is_greedy(self) -> bool:
         """Always the highest logit."""
         return self.temperature == 0
+
+    def of_text(self, number: int) -> "Sampling":
+        """Settings of the text with this number: the seed moved on by it; behind the last seed comes the first."""
+        moved = (self.seed + number + _END_OF_SEEDS - 1) % (2 * _END_OF_SEEDS - 1)
+        return replace(self, seed=moved - (_END_OF_SEEDS - 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

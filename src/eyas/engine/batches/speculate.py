@@ -6,7 +6,7 @@ compared. Only targets of the fast path: the slow one (`any_target.py`) has no p
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -233,7 +233,7 @@ def speculate(
             id=str(i),
             prompt_ids=require_known_ids(ids, pair.weights.embedding.shape[0], f"prompt {i}"),
             max_new_tokens=settings.max_new_tokens,
-            sampling=replace(settings.sampling, seed=settings.sampling.seed + i),
+            sampling=settings.sampling.of_text(i),
             stop_ids=stop_ids,
         )
         for i, ids in enumerate(prompts)
