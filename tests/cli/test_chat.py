@@ -286,7 +286,7 @@ def test_ctrl_c_at_the_keyboard_gives_the_line_up(capsys):
 
 
 def test_commands_are_obeyed_and_the_rest_is_said(capsys):
-    talk = talk_with("/plain", "ab", "/plain", "/reset", "  ", "/etc/passwd a", "/what", "/help", "/exit", "x")
+    talk = talk_with("/plain", "ab", "/Plain", "/RESET ", "  ", "/etc/passwd a", "/what", "/help", "/EXIT", "x")
     shown = "\n".join(talk.lines)
 
     assert [line for line in talk.lines if line in ("speculation is off", "speculation is on", "forgotten")] == [
@@ -298,8 +298,22 @@ def test_commands_are_obeyed_and_the_rest_is_said(capsys):
     assert len(answers) == 2
     assert "plain decoding" in answers[0]
     assert "accept length 4.00" in answers[1] or "accept length 3." in answers[1]
-    assert "no command /what" in shown
+    assert "/what is no command" in shown
     assert shown.count("/reset  forget") == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "num_answers"),
+    [
+        ("/reset now", "/reset stands alone on its line: nothing done, nothing sent", 0),
+        ("/re-set", "/re-set is no command; there are", 0),
+        ("/tmp is full", "no command /tmp: taken as a prompt", 1),
+    ],
+)
+def test_a_line_that_only_looks_like_a_command_is_told(capsys, line, said, num_answers):
+    talk = talk_with(line)
+    assert sum(text.startswith(said) for text in talk.lines) == 1
+    assert sum(text.startswith("[") for text in talk.lines) == num_answers
 
 
 def test_an_error_ends_the_answer_and_not_the_session(capsys):

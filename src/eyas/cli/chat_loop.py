@@ -1,7 +1,6 @@
 """The conversation at the keyboard: reads lines, answers them, and lives on when an answer is interrupted or fails."""
 
 import contextlib
-import re
 import signal
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from eyas.talk import Talk
 if TYPE_CHECKING:
     from eyas.chat.session import ChatSession
 
-_COMMAND = re.compile(r"/[a-z]+")
+_COMMANDS = ("/reset", "/plain", "/help", "/exit")
 _HELP = """/reset  forget what was said
 /plain  speculation off, or on again
 /exit   end, as Ctrl-D does
@@ -49,10 +48,14 @@ def talk_on(session: "ChatSession", screen: ChatScreen, talk: Talk, read: Callab
             if line is None:
                 talk.line("")
                 return
-            if _COMMAND.fullmatch(line.strip()):
-                if not _obey(line.strip(), session, talk):
-                    return
-            elif line.strip():
+            if not line.strip() or _misses_command(line, talk):
+                continue
+            command = line.strip().lower()
+            if command == "/exit":
+                return
+            if command in _COMMANDS:
+                _obey(command, session, talk)
+            else:
                 _answer(line, session, screen)
         except KeyboardInterrupt:
             if isinstance(sys.exc_info()[1], _Twice):
@@ -72,8 +75,23 @@ def _answer(line: str, session: "ChatSession", screen: ChatScreen) -> None:
     screen.end(answer)
 
 
-def _obey(command: str, session: "ChatSession", talk: Talk) -> bool:
-    """Do what a command says; False ends the session."""
+def _misses_command(line: str, talk: Talk) -> bool:
+    """Whether the line was meant as a command and is none, which is said; `/etc/passwd` and `/tmp is full` are not."""
+    first, *more = line.split()
+    if not first.startswith("/") or "/" in first[1:]:
+        return False
+    is_known = first.lower() in _COMMANDS
+    if is_known and not more:
+        return False
+    if more and not is_known:
+        talk.line(f"no command {first}: taken as a prompt")
+        return False
+    no = "stands alone on its line: nothing done, nothing sent" if is_known else f"is no command; there are\n{_HELP}"
+    talk.line(f"{first} {no}")
+    return True
+
+
+def _obey(command: str, session: "ChatSession", talk: Talk) -> None:
     if command == "/reset":
         session.reset()
         talk.line("forgotten")
@@ -85,9 +103,6 @@ def _obey(command: str, session: "ChatSession", talk: Talk) -> bool:
             talk.line("there is no draft: decoding is plain as it is")
     elif command == "/help":
         talk.line(_HELP)
-    elif command != "/exit":
-        talk.line(f"no command {command}; there are\n{_HELP}")
-    return command != "/exit"
 
 
 class _Twice(KeyboardInterrupt):
