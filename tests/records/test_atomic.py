@@ -73,6 +73,15 @@ def test_a_full_disk_is_a_clear_error_and_leaves_nothing(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_disk_that_is_full_for_safetensors_is_the_same_error(tmp_path: Path):
+    from safetensors.numpy import save_file
+
+    (tmp_path / "a").mkdir()
+    with pytest.raises(WriteFailed, match="Is a directory; nothing was left"), atomic_folder(tmp_path / "b") as folder:
+        save_file({}, tmp_path / "a")
+    assert not folder.exists()
+
+
 _KILLED = """
 import sys, time
 from pathlib import Path

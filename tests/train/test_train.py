@@ -26,7 +26,7 @@ from eyas.models.load_draft import load_draft
 from eyas.models.placement import place
 from eyas.models.save_draft import DraftUnwritable
 from eyas.models.target import Target
-from eyas.records.atomic import OutputExists
+from eyas.records.atomic import OutputExists, WriteFailed
 from eyas.records.checkpoint import METRICS, STATE, TENSORS, resume_folder
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow, write_eval_rows
@@ -331,6 +331,16 @@ def test_an_existing_draft_is_never_overwritten(inputs, tmp_path: Path):
     (tmp_path / "draft").mkdir()
     with pytest.raises(OutputExists):
         run(request_for(inputs, tmp_path / "draft"))
+
+
+def test_a_place_where_no_draft_can_be_written_is_told_before_it_is_trained(inputs, tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for out, error in [("file/draft", WriteFailed), ("link/draft", WriteFailed), ("link", OutputExists)]:
+        with pytest.raises(error):
+            plan_train(request_for(inputs, tmp_path / out), CONFIG, Silent())
+    plan_train(request_for(inputs, tmp_path / "new" / "draft"), CONFIG, Silent())
+    assert not (tmp_path / "new").exists()
 
 
 def test_rows_of_another_template_are_refused_before_anything_is_loaded(inputs, tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -105,11 +106,22 @@ def atomic_folder(path: Path, *, replace: bool = False, marker: str | None = Non
         elif not _exchange(aside, path):
             _swap(aside, path)
         fsync_folder(path.parent)
-    except OSError as error:
-        raise write_failed(path, error) from error
+    except Exception as error:
+        refused = _refused_by_system(error)
+        if refused is None:
+            raise
+        raise write_failed(path, refused) from error
     finally:
         if aside is not None:
             shutil.rmtree(aside, ignore_errors=True)
+
+
+def _refused_by_system(error: Exception) -> OSError | None:
+    """The `OSError` that `error` is, or that safetensors made it of: a full disk is no `OSError` there."""
+    if isinstance(error, OSError):
+        return error
+    number = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
+    return number and OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def _require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
@@ -127,10 +139,20 @@ def _require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
 
 
 def require_ordinary(path: Path) -> None:
-    """Raise `WriteFailed` where `path` is a folder, a device or a pipe: to be told before hours of work, not after."""
+    """Raise `WriteFailed` where `path` is a folder, a device or a pipe, or its folder cannot be written: to be told
+    before hours of work, not after."""
     if os.path.lexists(path) and not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe"
         raise WriteFailed(f"cannot write {path}", str(path), f"it is {kind}, not a file", "name a file")
+    require_place(path, path.parent)
+
+
+def require_place(path: Path, folder: Path, do: str = "choose another folder") -> None:
+    """Raise `WriteFailed` for `path` where `folder` cannot be made or written; nothing is made."""
+    at = next(found for found in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(found))
+    if not (at.is_dir() and os.access(at, os.W_OK | os.X_OK)):
+        why = "it is no folder" if not at.is_dir() else "it is not writable"
+        raise WriteFailed(f"cannot write {path}", str(at), why, do)
 
 
 def _exchange(aside: Path, path: Path) -> bool:

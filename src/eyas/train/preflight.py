@@ -1,5 +1,6 @@
 """What a run is told before it costs anything: sizes, memory, disk, mask, RoPE; with the target loaded, its text."""
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 
 from eyas.errors import ExitCode, EyasError
 from eyas.models.target import Target
-from eyas.records.atomic import OutputExists
+from eyas.records.atomic import OutputExists, require_place
 from eyas.records.checkpoint import resume_folder
 from eyas.talk import Talk
 from eyas.train.answers import AnswersCheck, check_answers
@@ -60,17 +61,19 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
         OutputExists: there is a folder under `request.out`.
         TrainConfigInvalid: `restart` would delete the draft of `init_from`.
         DiskTooSmall: checkpoints and draft would not fit.
-        EnvironmentMissing, WriteFailed: wandb is wanted and not installed, or TensorBoard's folder cannot be written.
+        WriteFailed: the folder that `request.out` shall lie in, or TensorBoard's, cannot be written.
+        EnvironmentMissing: wandb is wanted and not installed.
         PlacementInvalid, EnvironmentMissing: the device is not there.
         What `plan.make_plan` raises.
     """
-    if request.out.exists():
+    if os.path.lexists(request.out):
         raise OutputExists(
             f"{request.out} is there already",
             str(request.out),
             "a draft that may have cost days is never overwritten",
             "choose another folder, or delete this one",
         )
+    require_place(request.out, request.out.parent)
     _require_no_loss(request)
     require_sinks(request.tensorboard, request.wandb)
     device_type = request.placement().device.type

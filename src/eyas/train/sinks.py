@@ -1,6 +1,5 @@
 """Where metrics go besides `metrics.jsonl`: TensorBoard's files, wandb. Only when asked for."""
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from eyas.errors import EnvironmentMissing
-from eyas.records.atomic import WriteFailed
+from eyas.records.atomic import require_place
 from eyas.train.event_files import EventFile
 
 _NOT_SHOWN = {"schema", "step"}
@@ -35,10 +34,7 @@ def require_sinks(tensorboard: Path | None, wandb: str | None) -> None:
         WriteFailed: the sink's folder cannot be made or written.
     """
     if tensorboard is not None:
-        at = next(path for path in (tensorboard.absolute(), *tensorboard.absolute().parents) if path.exists())
-        if not (at.is_dir() and os.access(at, os.W_OK)):
-            why = "it is no folder" if not at.is_dir() else "it is not writable"
-            raise WriteFailed(f"cannot write {tensorboard}", str(at), why, "name another folder for --tensorboard")
+        require_place(tensorboard, tensorboard, "name another folder for --tensorboard")
     if wandb is not None and find_spec("wandb") is None:
         raise EnvironmentMissing(
             "wandb is not installed",
