@@ -89,7 +89,7 @@ def _cut_short(out: Path, was_there: bool) -> TrainingInterrupted:
 
 def _kept_step(folder: Path) -> int | None:
     try:
-        step = json_module.loads((folder / STATE).read_text())["step"]
+        step = json_module.loads((folder / STATE).read_text(encoding="utf-8"))["step"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return step if isinstance(step, int) else None

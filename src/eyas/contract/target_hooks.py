@@ -87,5 +87,5 @@ def _convention(hook: object) -> tuple[Convention, int]:
 
 @cache
 def _table() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    loaded: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(_TABLE.read_text())
+    loaded: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(_TABLE.read_text(encoding="utf-8"))
     return loaded

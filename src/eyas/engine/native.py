@@ -150,6 +150,6 @@ def _processor() -> Sequence[str]:
 
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text(errors="replace").splitlines()
+        return path.read_text(errors="replace", encoding="utf-8").splitlines()
     except OSError:
         return []

@@ -138,9 +138,10 @@ def dequantise(gguf_file: Path, out: Path, talk: Talk) -> None:
             bar.advance()
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     (out / "model.safetensors").chmod(0o644)  # safetensors makes it readable by the owner only
-    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     (out / "generation_config.json").write_text(
-        json.dumps({key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}, indent=2) + "\n"
+        json.dumps({key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}, indent=2) + "\n",
+        encoding="utf-8",
     )
     _write_tokenizer(gguf_file, out)
 

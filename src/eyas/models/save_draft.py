@@ -138,8 +138,8 @@ def save_draft(
     }
     with atomic_folder(folder, replace=replace_existing, marker=NAME) as aside:
         save_file(stored, aside / WEIGHTS, metadata={"format": "pt"})
-        (aside / "config.json").write_text(_json(written.config))
-        (aside / NAME).write_text(_json(sidecar))
+        (aside / "config.json").write_text(_json(written.config), encoding="utf-8")
+        (aside / NAME).write_text(_json(sidecar), encoding="utf-8")
     return choice.dialect.name
 
 

@@ -160,12 +160,12 @@ def _write_manifest(target: BuiltInTarget, folder: Path) -> None:
         "weights": "dequantised to float32 without rounding",
         "files": {path.name: fingerprint.of_file(path) for path in sorted(folder.iterdir())},
     }
-    (folder / "eyas-target.json").write_text(json.dumps(document, indent=2) + "\n")
+    (folder / "eyas-target.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a file lock between processes; the kernel frees it when its holder dies."""
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -54,7 +54,9 @@ def load_target_model(folder: Path, placement: Placement) -> PreTrainedModel:
 
 
 def _from_pretrained(folder: Path, options: Mapping[str, Any]) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    config = json.loads((folder / "config.json").read_text()) if (folder / "config.json").is_file() else {}
+    config = (
+        json.loads((folder / "config.json").read_text(encoding="utf-8")) if (folder / "config.json").is_file() else {}
+    )
     if config.get("model_type") not in CONFIG_MAPPING and (found := _text_only(folder)) is not None:
         model: tuple[PreTrainedModel, Mapping[str, Any]] = AutoModelForCausalLM.from_pretrained(
             folder, **options, **found

@@ -92,7 +92,9 @@ class RowsManifest:
 
 def write_manifest(manifest: RowsManifest, folder: Path) -> None:
     """Write `manifest.json` into a folder that is still aside."""
-    (folder / MANIFEST).write_text(json.dumps(manifest.as_document(), indent=2, ensure_ascii=False) + "\n")
+    (folder / MANIFEST).write_text(
+        json.dumps(manifest.as_document(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def read_manifest(folder: Path) -> RowsManifest:
@@ -102,7 +104,7 @@ def read_manifest(folder: Path) -> RowsManifest:
         RowsUnreadable: there is none, it is of another schema, or fields are missing.
     """
     try:
-        document = json.loads((folder / MANIFEST).read_text())
+        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         schema = document.pop("schema", None)
         if schema != SCHEMA:
             raise ValueError(f"schema is {schema!r}, wanted {SCHEMA!r}")

@@ -115,7 +115,7 @@ def render(page: Page) -> str:
 
     source = files("eyas.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string((source / "page.html.j2").read_text())
+    template = environment.from_string((source / "page.html.j2").read_text(encoding="utf-8"))
     sections = [
         {
             "id": section.id,
@@ -125,7 +125,7 @@ def render(page: Page) -> str:
         }
         for section in page.sections
     ]
-    css = Markup((source / "page.css").read_text())
+    css = Markup((source / "page.css").read_text(encoding="utf-8"))
     return template.render(title=page.title, verdicts=page.verdicts, sections=sections, css=css, version=__version__)
 
 

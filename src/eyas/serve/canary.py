@@ -59,7 +59,7 @@ def render_chat(folder: Path, question: str) -> str:
     from jinja2 import TemplateError
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
     source = _template(folder, config)
     extensions = ["jinja2.ext.loopcontrols"]
     sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
@@ -95,7 +95,7 @@ def _plain() -> tuple[Prompt, ...]:
 def _template(folder: Path, config: dict[str, object]) -> str:
     file = folder / "chat_template.jinja"
     if file.exists():
-        return file.read_text()
+        return file.read_text(encoding="utf-8")
     given = config["chat_template"]
     if isinstance(given, list):
         given = next((t["template"] for t in given if t.get("name") == "default"), None)
@@ -108,7 +108,7 @@ def _adds_bos(folder: Path, bos: str) -> bool:
     file = folder / "tokenizer.json"
     if not bos or not file.exists():
         return False
-    return bos in json.dumps(json.loads(file.read_text()).get("post_processor"), ensure_ascii=False)
+    return bos in json.dumps(json.loads(file.read_text(encoding="utf-8")).get("post_processor"), ensure_ascii=False)
 
 
 def _content(token: object) -> str:

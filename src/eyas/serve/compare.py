@@ -186,7 +186,7 @@ def _document_of(folder: RunFolder | None, name: str) -> Mapping[str, Any]:
     if folder is None:
         return {}
     try:
-        document = json.loads((folder.path / name).read_text())
+        document = json.loads((folder.path / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -35,7 +35,7 @@ def _cgroup_folders(pid: int | str) -> list[Path]:
     root = Path("/sys/fs/cgroup")
     folders: list[Path] = []
     try:
-        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        for line in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             base = root / controllers.split(",")[0] if controllers else root
             folders += [base / path.lstrip("/"), base]
@@ -46,7 +46,7 @@ def _cgroup_folders(pid: int | str) -> list[Path]:
 
 def _count_in(path: Path) -> int | None:
     try:
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             name, _, value = line.partition(" ")
             if name == "oom_kill":
                 return int(value)

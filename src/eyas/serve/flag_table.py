@@ -111,7 +111,7 @@ def _within(version: str, span: str, versions: Sequence[str]) -> bool:
 
 @cache
 def _table(engine: str) -> tuple[tuple[str, ...], dict[str, tuple[str, ...]]]:
-    text = (resources.files("eyas.serve") / "engine_flags" / f"{engine}.txt").read_text()
+    text = (resources.files("eyas.serve") / "engine_flags" / f"{engine}.txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     versions = tuple(lines[0].split()[1:])
     spans: dict[str, tuple[str, ...]] = {}

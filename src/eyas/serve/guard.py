@@ -115,7 +115,10 @@ def _descendants() -> list[int]:
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat") as file:
+            with (
+                contextlib.suppress(OSError, ValueError, IndexError),
+                open(f"/proc/{name}/stat", encoding="utf-8") as file,
+            ):
                 fields = file.read().rpartition(")")[2].split()
                 if fields[0] != "Z":
                     parents[int(name)] = int(fields[1])

@@ -123,7 +123,7 @@ def known_flags(installed: InstalledEngine, *, cache: Path, environment: Mapping
             )
             return table_flags(installed.engine, installed.version)
         write_text(path, text)
-    names = flags_in_help(path.read_text())
+    names = flags_in_help(path.read_text(encoding="utf-8"))
     # Deprecated flags may be hidden from the help but taken by the parser.
     table = table_flags(installed.engine, installed.version)
     names |= table.names if table.is_certain else frozenset()

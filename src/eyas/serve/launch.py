@@ -204,7 +204,7 @@ def _key_file(flag: str | None, api_key: str | None) -> Iterator[list[str]]:
         return
     descriptor, name = tempfile.mkstemp(prefix="eyas-", suffix=".yaml")
     try:
-        with os.fdopen(descriptor, "w") as file:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             escaped = api_key.replace("'", "''")
             file.write(f"api-key: '{escaped}'\n")
         yield [flag, name]

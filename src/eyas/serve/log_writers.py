@@ -91,7 +91,7 @@ def _is_open_for_writing(process: Path, descriptor: Path, file: os.stat_result) 
         other = descriptor.stat()
         if (other.st_dev, other.st_ino) != (file.st_dev, file.st_ino):
             return False
-        info = (process / "fdinfo" / descriptor.name).read_text()
+        info = (process / "fdinfo" / descriptor.name).read_text(encoding="utf-8")
     except OSError:
         return False
     flags = next((int(line.split()[1], 8) for line in info.splitlines() if line.startswith("flags:")), 0)

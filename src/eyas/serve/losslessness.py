@@ -120,7 +120,7 @@ def read_expected(path: Path, *, limit: int = 8) -> tuple[ExpectedAnswer, ...]:
         ExpectFileInvalid: unreadable, no such rows, or ids that are no integers.
     """
     try:
-        lines = [line for line in path.read_text().splitlines() if line.strip()]
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
         rows = [_row(json.loads(line)) for line in lines[:limit]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _invalid(path, f"{type(error).__name__}: {error}") from error

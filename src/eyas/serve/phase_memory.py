@@ -63,7 +63,7 @@ class PhaseMemory:
 
     def _read(self, key: StartKey) -> list[dict[str, float]]:
         try:
-            document = json.loads(self._path(key).read_text())
+            document = json.loads(self._path(key).read_text(encoding="utf-8"))
             return [{str(k): float(v) for k, v in start.items()} for start in document["starts"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return []

@@ -64,7 +64,7 @@ def title_of(pid: int, *, proc: Path = _PROC) -> str:
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         text = " ".join(word.decode(errors="replace") for word in words).strip()
-        return text[:200] or f"[{(proc / str(pid) / 'comm').read_text().strip()}]"
+        return text[:200] or f"[{(proc / str(pid) / 'comm').read_text('utf-8', 'replace').strip()}]"
     except OSError:
         return ""
 
@@ -98,7 +98,7 @@ def start_ticks(pid: int) -> int | None:
 def _stat(folder: Path) -> list[str] | None:
     """The fields after the name: [0] state, [1] parent, [9] major faults, [11..12] CPU ticks, [21] resident pages."""
     try:
-        return (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        return (folder / "stat").read_text(errors="replace", encoding="utf-8").rpartition(")")[2].split()
     except OSError:
         return None
 
@@ -111,7 +111,7 @@ def _parent(folder: Path) -> int | None:
 def _read_bytes(folder: Path) -> int | None:
     """Bytes that really came from the disk (not the page cache); None where we may not look."""
     try:
-        for line in (folder / "io").read_text().splitlines():
+        for line in (folder / "io").read_text(encoding="utf-8").splitlines():
             if line.startswith("read_bytes:"):
                 return int(line.split()[1])
     except OSError:

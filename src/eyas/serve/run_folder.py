@@ -150,7 +150,7 @@ class RunFolder:
     def read_launch(self) -> dict[str, Any]:
         """launch.json, or an object without command if it was never written."""
         try:
-            document = json.loads(self.launch_path.read_text())
+            document = json.loads(self.launch_path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {"schema": "eyas.launch/1", "command": [], "environment": {}}
         return document if isinstance(document, dict) else {}

@@ -194,6 +194,6 @@ def interesting(frames: Sequence[str]) -> tuple[str, ...]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(errors="replace").strip()
+        return path.read_text(errors="replace", encoding="utf-8").strip()
     except OSError:
         return ""

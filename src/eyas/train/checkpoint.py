@@ -68,8 +68,8 @@ def save_checkpoint(
         else:
             save_parts(ranks.gather(aside / PARTS)[0], trainer, shards)
         save_file(tensors, aside / TENSORS)
-        (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics))
-        (aside / STATE).write_text(json.dumps(state.as_document(), indent=2) + "\n")
+        (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics), encoding="utf-8")
+        (aside / STATE).write_text(json.dumps(state.as_document(), indent=2) + "\n", encoding="utf-8")
 
 
 def draft_tensors(draft: nn.Module) -> dict[str, Tensor]:
@@ -98,7 +98,7 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
     if not folder.exists():
         return None
     try:
-        document = json.loads((folder / STATE).read_text())
+        document = json.loads((folder / STATE).read_text(encoding="utf-8"))
         if document.pop("schema") != SCHEMA:
             raise ValueError(f"another schema than {SCHEMA}")
         state = CheckpointState(**document)
@@ -169,7 +169,7 @@ def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> Restored:
         return Restored(metrics=[], best=None)
     try:
         tensors = load_file(folder / TENSORS)
-        metrics = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
+        metrics = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
         _require_steps(metrics, state.step)
         put_state_tensors(trainer, _state_tensors_in(folder, trainer, tensors), state.step)
         _set_rng_states(_under("rng.", tensors), trainer.target.device)

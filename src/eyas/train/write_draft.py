@@ -65,11 +65,11 @@ def write_draft(
             _add_to_sidecar(aside / NAME, as_written)
         lines = [*records, *([] if as_written is None else [as_written])]
         if records:
-            (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in lines))
+            (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in lines), encoding="utf-8")
     return as_written
 
 
 def _add_to_sidecar(path: Path, as_written: Mapping[str, Any]) -> None:
-    document = json.loads(path.read_text())
+    document = json.loads(path.read_text(encoding="utf-8"))
     document["about"]["as_written"] = as_written
-    path.write_text(json.dumps(document, indent=2) + "\n")
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

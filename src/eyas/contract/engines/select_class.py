@@ -180,7 +180,9 @@ def _is_known_model_type(engine: EngineVersion, model_type: str) -> bool:
 
 @cache
 def _model_types() -> dict[str, frozenset[str]]:
-    return {version: frozenset(names) for version, names in json.loads(_MODEL_TYPES.read_text()).items()}
+    return {
+        version: frozenset(names) for version, names in json.loads(_MODEL_TYPES.read_text(encoding="utf-8")).items()
+    }
 
 
 def _convert(where: str, dialect: str) -> str:
