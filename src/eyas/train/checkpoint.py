@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from eyas.errors import EyasError
 from eyas.records.atomic import WriteFailed, atomic_folder
-from eyas.records.checkpoint import METRICS, SCHEMA, STATE, TENSORS, CheckpointState
+from eyas.records.checkpoint import LAST_GOOD, METRICS, SCHEMA, STATE, TENSORS, CheckpointState
 from eyas.train.journal import steps_of
 from eyas.train.state_tensors import (
     MOMENTS,
@@ -27,6 +27,8 @@ from eyas.train.state_tensors import (
     state_tensors,
 )
 from eyas.train.trainer import Trainer
+
+_OURS = {LAST_GOOD, METRICS, PARTS, STATE, TENSORS}
 
 
 class CheckpointForeign(EyasError):
@@ -92,9 +94,9 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
 
     Raises:
         CheckpointForeign: the kept run was made of something else; the message says what changed.
-        CheckpointDamaged: the folder cannot be read, or is none.
+        CheckpointDamaged: the folder cannot be read, is none, or holds what eyas did not write.
     """
-    _require_folder(folder)
+    _require_ours(folder)
     if not folder.exists():
         return None
     try:
@@ -126,10 +128,10 @@ def throw_away(folder: Path) -> None:
     """Delete the run kept in `folder`; nothing where there is none. Several processes may do so at once.
 
     Raises:
-        CheckpointDamaged: a file or a link stands there: eyas wrote neither.
+        CheckpointDamaged: what stands there, or lies in it, was not written by eyas.
         WriteFailed: it cannot be deleted.
     """
-    _require_folder(folder)
+    _require_ours(folder)
     shutil.rmtree(folder, ignore_errors=True)  # what another process deleted first is no error
     if folder.exists():
         raise WriteFailed(
@@ -140,15 +142,30 @@ def throw_away(folder: Path) -> None:
         )
 
 
-def _require_folder(folder: Path) -> None:
-    """A file or a link in the run's place would stop the first checkpoint, hours later."""
+def _require_ours(folder: Path) -> None:
+    """What eyas did not write in the run's place would stop the first checkpoint, hours later, or be lost with it."""
+    what = why = ""
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+        what, why = "is no folder", "eyas neither writes into nor deletes a file or a link in its place"
+    else:
+        # Of what a system itself puts into folders, the names begin with a point.
+        strange = sorted(name for name in _names_in(folder) if name not in _OURS and not name.startswith("."))
+        if strange:
+            what, why = f"holds {', '.join(strange[:3])}", "eyas did not write that, and would delete it"
+    if what:
         raise CheckpointDamaged(
-            f"{folder} is no folder",
+            f"{folder} {what}",
             str(folder),
-            "an unfinished run is kept there, and eyas neither writes into nor deletes a file or a link in its place",
+            f"an unfinished run is kept there, and {why}",
             "move it away, or choose another --out",
         )
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:  # there is none, or another process has just thrown it away
+        return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
