@@ -44,11 +44,65 @@ def test_toml_and_json_are_read_as_well(tmp_path: Path, suffix, text):
     assert expanded[expanded.index("--lr") + 1] == "0.002"
 
 
-@pytest.mark.parametrize("said", [["--lr", "0.5"], ["--lr=0.5"]])
-def test_the_command_line_wins(tmp_path: Path, said):
+@pytest.mark.parametrize(
+    ("text", "command", "said"),
+    [
+        ("train: {lr: 2e-3}", "train", ["--lr", "0.5"]),
+        ("train: {lr: 2e-3}", "train", ["--lr=0.5"]),
+        ("train: {batch_tokens: 5}", "train", ["--batch_tokens", "6"]),
+        ("eval: {num_draft_tokens: 5}", "eval", ["-k", "6"]),
+        ("serve: {verdict: true}", "serve", ["--no-verdict"]),
+    ],
+)
+def test_the_command_line_wins(tmp_path: Path, text: str, command: str, said: list[str]):
     path = tmp_path / "r.yaml"
-    path.write_text(YAML)
-    assert "2e-3" not in expand(path, "train", *said)
+    path.write_text(text)
+    assert expand(path, command, *said) == [command, *said]
+
+
+def test_of_options_that_exclude_each_other_that_of_the_command_line_counts_and_it_is_told(tmp_path: Path, capsys):
+    path = tmp_path / "r.yaml"
+    path.write_text("train: {tokens: 900, lr: 1e-3}")
+    assert expand(path, "train", "--steps", "3") == ["train", "--lr", "1e-3", "--steps", "3"]
+    assert f"--tokens of {path} gives way to --steps of the command line" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("serve: {verdict: false}", ["--no-verdict"]),
+        ("watch: {follow: off}", ["--no-follow"]),
+        ("train: {init_only: false, wandb: null}", []),
+    ],
+)
+def test_false_turns_a_switch_off_even_one_that_is_on_by_itself(tmp_path: Path, text: str, tokens: list[str]):
+    (tmp_path / "r.yaml").write_text(text)
+    command = text.partition(":")[0]
+    assert expand(tmp_path / "r.yaml", command) == [command, *tokens]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("train: {wandb: off}", "wandb is false, wanted a value, or null"),
+        ("train: {lr: true}", "lr is true, wanted a value, or null"),
+        ("train: {data: []}", r"data is \[\], wanted a value, or null"),
+        ("train: {init_only: 'yes'}", 'init-only is "yes", wanted true or false'),
+        ("train: {steps: 010}", "010 for a number of base 60 or 8"),
+        ("train: {steps: 1:30}", "1:30 for a number of base 60 or 8"),
+        ("train: {config: other.yaml}", "its section `train` names another recipe"),
+    ],
+)
+def test_a_value_that_its_option_cannot_have_is_refused_and_never_dropped(tmp_path: Path, text: str, says: str):
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(RecipeUnreadable, match=says):
+        expand(tmp_path / "r.yaml", "train")
+
+
+def test_two_recipes_are_refused(tmp_path: Path):
+    (tmp_path / "r.yaml").write_text("train: {lr: 1}")
+    with pytest.raises(RecipeUnreadable, match="stands there 2 times"):
+        expand(tmp_path / "r.yaml", "train", "--config=other.yaml")
 
 
 @pytest.mark.parametrize(

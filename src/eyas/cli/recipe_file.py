@@ -11,6 +11,7 @@ one that stands there twice.
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from eyas.cli.terminal import Terminal
 from eyas.errors import EnvironmentMissing, EyasError
 
 FLAG = "--config"
+# Of several that say the same thing, that of the command line counts.
+_RIVALS = ({"--steps", "--tokens", "--epochs"},)
 
 
 class RecipeUnreadable(EyasError):
@@ -40,16 +43,20 @@ def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
     """`arguments` with `--config F` replaced by what F says for the command; the same list without one.
 
     Raises:
-        RecipeUnreadable: no such file, or not YAML, TOML or JSON.
+        RecipeUnreadable: no such file, not YAML, TOML or JSON, a value that its option cannot have, or another recipe
+            beside it.
         RecipeKeyUnknown: a section that is no command, or an option that the command does not have.
     """
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)
-    place = next((i for i, a in enumerate(given[:end]) if a == FLAG or a.startswith(f"{FLAG}=")), None)
-    if place is None or given[0].startswith("-"):
+    places = [i for i, a in enumerate(given[:end]) if a == FLAG or a.startswith(f"{FLAG}=")]
+    if not places or given[0].startswith("-"):
         return given
-    command, used = given[0], 1 if "=" in given[place] else 2
+    command, place = given[0], places[0]
+    used = 1 if "=" in given[place] else 2
     path = Path(given[place].partition("=")[2] or (given[place + 1] if place + 1 < end else ""))
+    if len(places) > 1:
+        raise _unreadable(path, f"{FLAG} stands there {len(places)} times: which of them wins would be a guess")
     rest = given[:place] + given[place + used :]
     recipe = read_recipe(path)
     _require_known(recipe, [name for name in app if not name.startswith("-")], f"{path}", "section")
@@ -59,16 +66,38 @@ def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
         return rest
     options = _options(app[command])
     normal = _without_twins([(f"--{str(key).replace('_', '-')}", value) for key, value in section.items()], path)
-    _require_known(normal, options, f"{path}: {command}", "option")
-    # A value may follow as `--lr=1e-3`; short names are told apart by cyclopts itself.
-    said = {argument.partition("=")[0] for argument in rest}
+    _require_known(normal, list(options), f"{path}: {command}", "option")
+    if FLAG in normal:
+        raise _unreadable(path, f"its section `{command}` names another recipe")
+    said = _said(rest, options, normal, path)
     try:
-        added = [token for name, value in normal.items() if name not in said for token in _tokens(name, value)]
+        added = [
+            token
+            for name, value in normal.items()
+            if name not in said
+            for token in _tokens(name, value, options[name], path)
+        ]
     except (ValueError, RecursionError) as error:  # an alias of YAML inside its own anchor
         raise _unreadable(path, f"{type(error).__name__}: {error}") from error
     if any("\0" in token for token in added):  # which no command line can hold
         raise _unreadable(path, f"an option of `{command}` holds a NUL")
     return [rest[0], *added, *rest[1:]]
+
+
+def _said(
+    rest: Sequence[str], options: Mapping[str, cyclopts.Argument], recipe: Mapping[str, Any], path: Path
+) -> set[str]:
+    """Options that the command line decides: those that stand there by any name, and those that they exclude."""
+    # A value may follow as `--lr=1e-3`, and cyclopts takes `_` for `-`.
+    given = {argument.partition("=")[0].replace("_", "-") for argument in rest if argument.startswith("-")}
+    said = {name for name, argument in options.items() if given & set(argument.names)}
+    for rivals in _RIVALS:
+        lost = [name for name in recipe if name in rivals - said] if rivals & said else []
+        if lost:
+            winners = " and ".join(sorted(rivals & said))
+            Terminal().note(f"{' and '.join(lost)} of {path} gives way to {winners} of the command line")
+        said |= set(lost)
+    return said
 
 
 def read_recipe(path: Path) -> Mapping[str, Any]:
@@ -117,14 +146,25 @@ def _yaml(path: Path, text: str) -> Any:
             made: dict[Any, Any] = super().construct_mapping(node, deep)
             return made
 
+        def construct_yaml_int(self, node: Any) -> int:
+            if ":" in node.value or re.fullmatch("[-+]?0[0-7_]+", node.value):
+                raise ValueError(
+                    f"YAML takes {node.value} for a number of base 60 or 8: write it plainly, or in quotes"
+                )
+            made: int = super().construct_yaml_int(node)
+            return made
+
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
 
 
-def _options(command: cyclopts.App) -> list[str]:
-    return [name for argument in command.assemble_argument_collection() for name in argument.names if name[:2] == "--"]
+def _options(command: cyclopts.App) -> dict[str, cyclopts.Argument]:
+    """Each option by each of its long names."""
+    arguments = command.assemble_argument_collection()
+    return {name: argument for argument in arguments for name in argument.names if name[:2] == "--"}
 
 
 def _require_known(keys: Mapping[str, Any], known: Sequence[str], where: str, kind: str) -> None:
@@ -140,12 +180,19 @@ def _require_known(keys: Mapping[str, Any], known: Sequence[str], where: str, ki
     )
 
 
-def _tokens(name: str, value: Any) -> list[str]:
-    """An option as it stands on a command line; null and false are what is there without it."""
-    if value is None or value is False:
+def _tokens(name: str, value: Any, option: cyclopts.Argument, path: Path) -> list[str]:
+    """An option as it stands on a command line; null is what is there without it."""
+    if value is None:
         return []
-    if value is True:
+    is_switch = option.hint in (bool, bool | None)
+    if is_switch and value is False:
+        return [other for other in option.names if other == f"--no-{name[2:]}"]
+    if is_switch and value is True:
         return [name]
+    if is_switch or isinstance(value, bool) or value == []:
+        # `off`, `no` and their like are false in YAML: dropped, they would be a default in silence.
+        wanted = "true or false" if is_switch else "a value, or null for its default"
+        raise _unreadable(path, f"{name[2:]} is {json.dumps(value, default=str)}, wanted {wanted}")
     if isinstance(value, list):
         return [token for item in value for token in (name, str(item))]
     if isinstance(value, dict):
