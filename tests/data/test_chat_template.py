@@ -212,15 +212,61 @@ def test_options_of_the_template_turn_thinking_on_and_off(thinks: bool, opening:
     assert switched.render(CHAT, 1, for_generation=True).endswith(opening)
 
 
+@pytest.mark.parametrize("content", ["", "Let me add."])
+def test_a_call_that_the_template_leaves_out_is_refused_not_learned_as_an_empty_answer(content: str):
+    call = {"function": {"name": "add", "arguments": {"a": 2}}}
+    messages = [{"role": "user", "content": "2+3?"}, {"role": "assistant", "content": content, "tool_calls": [call]}]
+    with pytest.raises(TemplateRewritesAnswer, match="leaves out a call") as caught:
+        template(CHATML).segments(Conversation(messages=messages, source=0, line=3))
+    assert "the data calls add" in caught.value.why
+
+
+COHERE = CHATML.replace("'<|im_end|>\n' }}{% endfor", "'<|im_end|><|pad|>' }}{% endfor")
+
+
+@pytest.mark.parametrize(("stops", "end"), [((), "<|im_end|>"), (("<|pad|>",), "<|im_end|><|pad|>")])
+def test_a_stop_token_right_behind_the_closing_token_is_written_by_the_target(stops: tuple[str, ...], end: str):
+    assert COHERE != CHATML
+    made = ChatTemplate(byte_tokenizer(COHERE), SPECIALS, {}, stops)
+    assert [s.text for s in made.segments(CHAT) if s.is_supervised] == [f"Hello!{end}", f"See you.{end}"]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_prompt_that_no_finished_turn_begins_with_is_not_said_to_be_helped_by_splitting(split: bool):
+    """As Gemma 4 and DeepSeek-R1: the generation prompt ends with thoughts that the history leaves out."""
+    opened = template(CHATML.replace("{{ '<|im_start|>assistant\n' }}", "{{ '<|im_start|>assistant\n<think>\n' }}"))
+    with pytest.raises(TemplateUnstable) as caught:
+        (opened.segments_by_turn if split else opened.segments)(CHAT)
+    assert "--regenerate" in caught.value.do
+    assert "split" not in caught.value.do
+
+
+@pytest.mark.parametrize("answer", ["n", "think", "Yes. "])
+def test_where_nothing_closes_a_turn_the_answer_is_what_stands_at_its_end(answer: str):
+    """As GLM-4.5: the next turn's token ends an answer, and this turn has none."""
+    bare = template(
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+        "{% if m.role == 'assistant' %}{{ '<think></think>\n' }}{% endif %}{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    assert bare.segments(conversation(("user", "Hi"), ("assistant", answer)))[-1] == Segment(
+        f"<think></think>\n{answer}", True
+    )
+
+
 def test_many_are_rendered_as_one_by_one_whatever_tools_they_have():
     talks = [
         CHAT,
+        *(
+            conversation(("user", "z"), tools=[tool])
+            for tool in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"b": 2, "a": True})
+        ),
         conversation(("user", "x"), tools=[{"name": "f"}]),
         conversation(("user", "y"), tools=[{"name": "f"}]),
         CHAT,
     ]
     both = template(TOOLS)
-    lengths = [3, 1, 1, 4]
+    lengths = [3, 1, 1, 1, 1, 1, 4]
     for for_generation in (False, True):
         assert both.render_many(talks, lengths, for_generation=for_generation) == [
             both.render(c, length, for_generation=for_generation) for c, length in zip(talks, lengths, strict=True)

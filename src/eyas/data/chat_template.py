@@ -9,6 +9,7 @@ by patterns, so a template without `{% generation %}` tags works, and one that r
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Protocol
 
 from eyas.data.conversation import Conversation
@@ -22,7 +23,7 @@ class TemplateUnstable(EyasError):
 
 
 class TemplateRewritesAnswer(EyasError):
-    """The answer as it stands in the data does not occur in the rendered text."""
+    """The answer as it stands in the data, or a call in it, does not occur in the rendered text."""
 
     code = "template-rewrites-answer"
 
@@ -31,6 +32,13 @@ class TemplateFailed(EyasError):
     """The template cannot render this conversation."""
 
     code = "template-failed"
+
+
+_SPLIT = "use `--turns split`: one row for each answer, with the prompt as the target would read it"
+_REGENERATE = (
+    "the prompt ends with what the finished turn lacks, so no text says what the target writes behind it: use"
+    " `--regenerate`, which keeps its very tokens, or the `--template-options` with which the answers were written"
+)
 
 
 class Tokenizer(Protocol):
@@ -62,14 +70,17 @@ class ChatTemplate:
     Args:
         tokenizer: with a `chat_template`.
         closing: tokens that close a turn or a text; the first after an answer is supervised with it.
+        stops: those at which generation ends; one that follows the closing token at once is supervised, too.
         options: further variables for the template, such as `enable_thinking`.
 
     Attributes:
         inserted: what the template put between a prompt and the words of an answer without reasoning -> how often.
     """
 
-    def __init__(self, tokenizer: Tokenizer, closing: Sequence[str], options: Mapping[str, Any]) -> None:
-        self._tokenizer, self._options = tokenizer, dict(options)
+    def __init__(
+        self, tokenizer: Tokenizer, closing: Sequence[str], options: Mapping[str, Any], stops: Sequence[str] = ()
+    ) -> None:
+        self._tokenizer, self._options, self._stops = tokenizer, dict(options), frozenset(stops)
         self._closing = tuple(sorted(set(closing), key=len, reverse=True))
         self.inserted = Counter[str]()
 
@@ -141,10 +152,10 @@ class ChatTemplate:
         done, segments = "", list[Segment]()
         for turn in turns:
             prompt = next(prompts)
-            self._require_prefix(done, prompt, conversation, turn)
+            self._require_prefix(done, prompt, conversation, turn, _SPLIT)
             segments.append(Segment(prompt[len(done) :], False))
             full = next(fulls)
-            self._require_prefix(prompt, full, conversation, turn)
+            self._require_prefix(prompt, full, conversation, turn, _REGENERATE)
             is_cut = turn == turns[-1] and not conversation.is_finished
             answer = self._answer(full[len(prompt) :], conversation, turn, is_cut=is_cut)
             segments.append(Segment(answer, True))
@@ -165,7 +176,7 @@ class ChatTemplate:
             )
             prompt = self.render(part, turn, for_generation=True)
             full = self.render(part, turn + 1)
-            self._require_prefix(prompt, full, conversation, turn)
+            self._require_prefix(prompt, full, conversation, turn, _REGENERATE)
             answer = self._answer(full[len(prompt) :], part, turn, is_cut=not part.is_finished)
             rows.append([segment for segment in (Segment(prompt, False), Segment(answer, True)) if segment.text])
         return rows
@@ -181,6 +192,8 @@ class ChatTemplate:
         The rest belongs to the next turn.
         """
         message = conversation.messages[turn]
+        if message.get("tool_calls"):
+            self._require_calls(text, message, f"{_where(conversation)}, turn {turn + 1}")
         content = message.get("content") or ""
         start = self._place(text, content)
         if start < 0:
@@ -207,26 +220,52 @@ class ChatTemplate:
 
     def _place(self, text: str, content: str) -> int:
         """Where `content` begins: where a turn is closed behind it, for it may occur in what a template inserts (an "n"
-        in think tags); at its first place where none is closed; -1 where there is none."""
+        in think tags); where none is closed at the end of `text`, else at its first place; -1 where there is none."""
         place = text.rfind(content)
         while place >= 0:
             if self._closing_length(text[place + len(content) :]):
                 return place
             place = text.rfind(content, 0, place + len(content) - 1) if place else -1
-        return text.find(content)
+        return text.rfind(content) if text.rstrip().endswith(content.rstrip()) else text.find(content)
 
     def _closing_length(self, rest: str) -> int:
-        """Characters up to and with the closing token, if it is the next thing but for white space."""
+        """Characters up to and with the closing token, if it is the next thing but for white space; and with the stop
+        token, if that follows at once (Cohere's `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`)."""
         begun = rest.lstrip()
-        if not begun.startswith(self._closing):
+        token = self._token_at(begun)
+        if not token:
             return 0
-        return len(rest) - len(begun) + next(len(token) for token in self._closing if begun.startswith(token))
+        at = end = len(token)
+        while token and token not in self._stops:
+            token = self._token_at(begun[at:])
+            at += len(token)
+            end = at if token in self._stops else end
+        return len(rest) - len(begun) + end
+
+    def _token_at(self, text: str) -> str:
+        """The closing token that `text` begins with; empty where there is none."""
+        return next((token for token in self._closing if text.startswith(token)), "")
 
     def _last_closing(self, text: str) -> int:
         return max((text.rfind(token) + len(token) for token in self._closing if token in text), default=len(text))
 
     @staticmethod
-    def _require_prefix(prefix: str, text: str, conversation: Conversation, turn: int) -> None:
+    def _require_calls(text: str, message: Mapping[str, Any], where: str) -> None:
+        """A template that knows no tools would leave an empty answer, from which a draft learns to end at once."""
+        rest = text
+        for key in ("content", "reasoning_content", "thinking"):  # where the function may be spoken of
+            rest = rest.replace(str(message.get(key) or "").strip() or "\0", "")
+        for name in filter(None, map(_called, message["tool_calls"])):
+            if name not in rest:
+                raise TemplateRewritesAnswer(
+                    "the chat template leaves out a call of an answer",
+                    where,
+                    f"the data calls {name}, but the turn is rendered as {text[:60]!r}",
+                    "leave conversations with `tool_calls` out: this target is not given tools in this form",
+                )
+
+    @staticmethod
+    def _require_prefix(prefix: str, text: str, conversation: Conversation, turn: int, do: str) -> None:
         if text.startswith(prefix):
             return
         same = next(
@@ -236,7 +275,7 @@ class ChatTemplate:
             "the chat template renders earlier turns differently once a later one is there",
             f"{_where(conversation)}, turn {turn + 1}",
             f"{prefix[same : same + 40]!r} became {text[same : same + 40]!r}: no mask over the whole would be exact",
-            "use `--turns split`: one row for each answer, with the prompt as the target would read it",
+            do,
         )
 
 
@@ -247,15 +286,16 @@ def _refusals() -> tuple[type[Exception], ...]:
     return TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError
 
 
+def _called(call: Any) -> str:
+    """The function's name, where a call has one."""
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    return str(function.get("name") or "") if isinstance(function, Mapping) else ""
+
+
 def _runs_of_one_tools(jobs: list[tuple[Conversation, int]]) -> list[list[tuple[Conversation, int]]]:
-    """Neighbours with the same tools: a template gets tools once for a whole batch."""
-    runs: list[list[tuple[Conversation, int]]] = []
-    for job in jobs:
-        if runs and runs[-1][0][0].tools == job[0].tools:
-            runs[-1].append(job)
-        else:
-            runs.append([job])
-    return runs
+    """Neighbours with the same tools: a template gets tools once for a whole batch. Equal ones may differ: keys in
+    another order, 1 and true."""
+    return [list(run) for _, run in groupby(jobs, key=lambda job: repr(job[0].tools))]
 
 
 def _where(conversation: Conversation) -> str:

@@ -63,15 +63,17 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
             "put chat_template.jinja beside its tokenizer.json",
         )
     closing = (*tokenizer.all_special_tokens, *_end_tokens(folder, tokenizer))
+    end_ids = stop_ids_of(folder)
+    stops = [tokenizer.convert_ids_to_tokens(i) for i in end_ids if 0 <= i < len(tokenizer)]
     hashes = spec.tokenizer_hash or "unknown", spec.template_hash or "unknown"
     return TargetText(
         tokenizer=tokenizer,
-        template=ChatTemplate(tokenizer, closing, template_options),
+        template=ChatTemplate(tokenizer, closing, template_options, stops),
         tokenizer_hash=hashes[0],
         template_hash=hashes[1],
         reader=fingerprint.of_json([*hashes, dict(template_options)]),
         closing=closing,
-        end_ids=stop_ids_of(folder),
+        end_ids=end_ids,
     )
 
 

@@ -20,7 +20,7 @@ from eyas.errors import EyasError
 
 SCHEMA = "eyas.rows/1"
 # Raise when the rows made of the same input change.
-RULES = 4
+RULES = 5
 MANIFEST = "manifest.json"
 TENSORS = "rows.safetensors"
 HELD_OUT = "held_out.jsonl"
