@@ -158,10 +158,10 @@ def test_the_countings_are_printed_both_ways():
 
 def test_all_option_problems_are_said_at_once():
     with pytest.raises(ServeOptionsInvalid) as caught:
-        ServeOptions(num_draft_tokens=0, nodes=2, node_rank=2, tree_tokens=3)
+        ServeOptions(num_draft_tokens=0, nodes=2, node_rank=2, tree_tokens=3, port=70000, context_length=0)
 
-    assert caught.value.what.startswith("4 option(s)")
-    for part in ("--num-draft-tokens 0", "--node-rank 2", "--head-address", "--tree-tokens"):
+    assert caught.value.what.startswith("6 options")
+    for part in ("--num-draft-tokens 0", "--node-rank 2", "--head-address", "--tree-tokens", "--port", "--context"):
         assert part in caught.value.why
 
 

@@ -6,9 +6,11 @@ import json
 from fake_world import drive, gpu
 from scenario_worlds import CAPTURE, EAGLE3, SGLANG, ready, sglang_world
 
-from eyas.serve.live_view import JsonView, PlainView, RichView, final_text, head_line, lines_of
+from eyas.cli.server_view import server_view
+from eyas.serve.live_view import PlainView, RichView, final_text, head_line, lines_of
 from eyas.serve.textfile import render
 from eyas.serve.words import seconds
+from eyas.talk import Silent
 
 
 def stalled():
@@ -63,12 +65,11 @@ def test_plain_lines_tell_each_state_and_phase_once():
     assert sum("capturing CUDA graphs of the draft (decode)" in line and "phase:" in line for line in said) == 1
 
 
-def test_json_events_are_one_object_a_line():
-    stream = io.StringIO()
-    view = JsonView(stream)
+def test_json_events_are_one_object_a_line(capsys):
+    view = server_view(Silent(), json=True)
     for event in stalled().events:
         view.event(event)
-    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert {line["kind"] for line in lines} >= {"phase", "state", "stacks"}
     assert lines[-1]["state"] == "stalled"

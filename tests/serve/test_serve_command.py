@@ -163,11 +163,18 @@ def test_a_missing_engine_is_an_environment_problem(world: World):
     assert (answer.code, answer.document["code"]) == (3, "engine-not-installed")
 
 
-def test_a_version_without_print_is_not_a_way_around_the_check(world: World):
-    answer = world.serve("--engine-version", "0.5.23")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--engine-version", "0.5.23"), "--engine-version is for --print"),
+        (("--no-verdict", "--expect", "rows.jsonl", "--verdict-rounds", "0"), "2 options of serve cannot be used"),
+    ],
+)
+def test_options_that_cannot_be_meant_start_nothing(world: World, words: tuple[str, ...], said: str):
+    answer = world.serve(*words)
 
-    assert answer.code == 1
-    assert "--print" in answer.text
+    assert (answer.code, answer.document["code"]) == (2, "serve-options-invalid")
+    assert said in answer.text
 
 
 def test_an_unknown_hub_target_can_be_printed_without_download_and_is_not_vouched_for(world: World):

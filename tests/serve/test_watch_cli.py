@@ -182,6 +182,11 @@ def test_nothing_to_watch_is_a_usage_error(eyas: Callable[..., Done]):
     assert "error[watch-nothing]" in done.stderr
 
 
+def test_a_subject_beside_two_runs_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
+    assert main(["watch", "http://127.0.0.1:9", "--compare", "a", "b"]) == 2
+    assert "error[watch-nothing]: either a subject or --compare" in capsys.readouterr().err
+
+
 def test_the_help_lists_every_exit_code(eyas: Callable[..., Done]):
     text = " ".join(eyas("--help").stdout.replace("│", " ").split())
 

@@ -1,11 +1,11 @@
 """`eyas serve`: parse, call, render. The flow itself is in `eyas.serve.launch`."""
 
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -16,11 +16,8 @@ from eyas.errors import ExitCode
 from eyas.serve.canary_run import CanaryOptions
 from eyas.serve.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch_plan import LaunchPlan, LaunchRequest, plan_launch
-from eyas.serve.serve_options import Counting, EngineChoice, ServeOptions
+from eyas.serve.serve_options import Counting, EngineChoice, ServeOptions, ServeOptionsInvalid, refuse_where
 from eyas.talk import counted
-
-if TYPE_CHECKING:
-    from eyas.serve.live_view import View
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +58,14 @@ class ServeFlow:
     """Stop asking canaries after this long, s (per data-parallel rank)."""
 
     stop_after_verdict: Annotated[bool, Parameter(negative="")] = False
-    """End the server after the verdict instead of serving on (for scripts)."""
+    """End the server after the verdict (without one: when it is ready) instead of serving on, for scripts."""
+
+    def __post_init__(self) -> None:
+        refuse_where(
+            (f"--verdict-rounds {self.verdict_rounds} is below 1", self.verdict_rounds < 1),
+            (f"--verdict-seconds {self.verdict_seconds} is no time", not 0 < self.verdict_seconds < inf),
+            ("--expect is compared by the verdict: not with --no-verdict", bool(self.expect) and not self.verdict),
+        )
 
 
 _OPTIONS, _FLOW = ServeOptions(), ServeFlow()
@@ -73,7 +77,6 @@ def serve(
     target: TargetName,
     draft: Path,
     print_only: Annotated[bool, Parameter(name="--print", negative="")] = False,
-    short_k: Annotated[int | None, Parameter(name="-k")] = None,
     options: Annotated[ServeOptions, Parameter(name="*")] = _OPTIONS,
     flow: Annotated[ServeFlow, Parameter(name="*")] = _FLOW,
     json: JsonFlag = False,
@@ -91,13 +94,17 @@ def serve(
         Which engine.
     draft
         Folder of the draft.
-    short_k
-        Short for --num-draft-tokens.
     print_only
         Show the command and the environment (secrets redacted) and start nothing.
     """
     talk = Terminal()
-    options = replace(options, num_draft_tokens=short_k) if short_k is not None else options
+    if flow.engine_version is not None and not print_only:
+        raise ServeOptionsInvalid(
+            "--engine-version is for --print",
+            "eyas serve",
+            "it plans without looking at what is installed, and what is started must be what was checked",
+            "add --print, or leave it out",
+        )
     name, folder = _printed_target(target, talk) if print_only else _served_target(target, talk)
     request = LaunchRequest(
         engine=engine,
@@ -117,12 +124,13 @@ def serve(
         return emit(plan.as_document(), _plan_text(plan), json=json, exit_code=_verdict_of(plan))
     for note in (*plan.notes, *plan.command.notes):
         talk.note(note)
-    if not plan.may_start or flow.engine_version is not None:
+    if not plan.may_start:
         return emit(plan.as_document(), _refusal(plan), json=json, exit_code=int(ExitCode.FINDINGS))
     return _run(plan, request, flow, talk, json=json)
 
 
 def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Terminal, *, json: bool) -> int:
+    from eyas.cli.server_view import server_view
     from eyas.serve.launch import launch, launch_with_retries
     from eyas.serve.live_view import final_text
     from eyas.serve.losslessness import read_expected
@@ -146,7 +154,7 @@ def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Termin
         return plan_launch(changed, caller={**os.environ, **variables}, cache=cache_folder(), talk=talk)
 
     talk.line(_plan_text(plan))
-    view = _view(talk, json=json)
+    view = server_view(talk, json=json)
     try:
         with Interrupts() as interrupts:
             if flow.retry:
@@ -170,18 +178,6 @@ def _outcome_lines(outcome: LaunchOutcome) -> list[str]:
     return lines
 
 
-def _view(talk: Terminal, *, json: bool) -> "View":
-    from eyas.serve.live_view import JsonView, PlainView, RichView
-
-    if json:
-        return JsonView(sys.stdout)
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        return RichView(Console(stderr=True))
-    return PlainView(talk.line)
-
-
 def _plan_text(plan: LaunchPlan) -> str:
     found = [str(f) for f in plan.findings if f.severity != "note"]
     lines = [
@@ -197,8 +193,6 @@ def _plan_text(plan: LaunchPlan) -> str:
 
 
 def _refusal(plan: LaunchPlan) -> str:
-    if plan.may_start:
-        return "--engine-version plans without looking at what is installed: use it with --print"
     return "\n".join(
         [
             *(str(f) for f in plan.findings if f.severity != "note"),

@@ -1,19 +1,19 @@
 """`eyas watch`: parse, call, render."""
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from eyas.cli.output import JsonFlag, emit, use_colour
+from eyas.cli.output import JsonFlag, emit
+from eyas.cli.server_view import server_view
 from eyas.cli.terminal import Terminal
 from eyas.errors import ExitCode, EyasError
 from eyas.serve import compare as compare_module
 from eyas.serve import subject as subject_module
 from eyas.serve.compare import recorded_verdict
-from eyas.serve.live_view import JsonView, PlainView, View, final_text
+from eyas.serve.live_view import final_text
 from eyas.serve.stop import Interrupts
 from eyas.serve.watch import WatchConfig
 from eyas.serve.watch import watch as watch_server
@@ -52,6 +52,13 @@ def watch(
         Two run folders or logs: what was changed between them, and where they part.
     """
     if compare is not None:
+        if subject is not None:
+            raise WatchNothing(
+                "either a subject or --compare",
+                f"eyas watch {subject} --compare ...",
+                "two runs that are over are compared; nothing is watched meanwhile",
+                "leave out one of the two",
+            )
         first, second = (compare_module.load_run(p, engine=config.engine, version=config.version) for p in compare)
         comparison = compare_module.compare(first, second)
         return emit(comparison.as_document(), str(comparison), json=json)
@@ -65,7 +72,11 @@ def watch(
     found = subject_module.parse(subject, url=config.url, log=config.log)
     with Interrupts() as interrupts:
         last, exit_code, folder = watch_server(
-            found, config, _view(json), api_key=os.environ.get("EYAS_API_KEY"), interrupted=interrupts.asked
+            found,
+            config,
+            server_view(Terminal(), json=json),
+            api_key=os.environ.get("EYAS_API_KEY"),
+            interrupted=interrupts.asked,
         )
     verdict = recorded_verdict(Path(subject))
     document = last.as_document() | {"exit_code": exit_code, "run_folder": None if folder is None else str(folder)}
@@ -73,16 +84,3 @@ def watch(
     text = final_text(last, where=str(folder or ""))
     text += f"\nverdict of its first minute: {verdict['words']}" if verdict else ""
     return emit(document, text, json=json, exit_code=exit_code)
-
-
-def _view(json: bool) -> View:
-    """JSON events for programs, a live picture on a terminal, plain lines elsewhere."""
-    if json:
-        return JsonView(sys.stdout)
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        from eyas.serve.live_view import RichView
-
-        return RichView(Console(stderr=True, no_color=not use_colour()))
-    return PlainView(Terminal().line)

@@ -3,10 +3,9 @@
 The text itself comes from `lines_of` and `final_text`; the views only place it. Rich is imported when a terminal asks.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eyas.serve.state import Event, PhaseRow, Snapshot, StateName
 from eyas.serve.words import gigabytes, seconds
@@ -64,15 +63,15 @@ class PlainView:
 class JsonView:
     """One JSON object a line (schema eyas.watch.event/1)."""
 
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell = tell
 
     def show(self, snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> None:
         """Nothing: the last snapshot is the command's document."""
 
     def event(self, event: Event) -> None:
-        """Print the event at once."""
-        print(json.dumps(event.as_document(), ensure_ascii=False), file=self._stream, flush=True)
+        """Tell the event at once."""
+        self._tell(event.as_document())
 
     def close(self) -> None:
         """Nothing to put back."""

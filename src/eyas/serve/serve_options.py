@@ -1,9 +1,12 @@
 """What `eyas serve` can be told, and how K, steps and top-k read in each engine's counting."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from eyas.errors import EyasError
+from eyas.talk import counted
 
 EngineChoice = Literal["sglang", "vllm"]
 
@@ -14,11 +17,23 @@ class ServeOptionsInvalid(EyasError):
     code = "serve-options-invalid"
 
 
+def refuse_where(*rules: tuple[str, bool]) -> None:
+    """Raise `ServeOptionsInvalid` with each text whose rule is broken (True)."""
+    problems = [text for text, is_wrong in rules if is_wrong]
+    if problems:
+        raise ServeOptionsInvalid(
+            f"{counted(len(problems), 'option')} of serve cannot be used like this",
+            "eyas serve",
+            "; ".join(problems),
+            "change them; `eyas serve --help` gives units and defaults",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
     """How to serve a target with a draft."""
 
-    num_draft_tokens: int = 3
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 3
     """Drafts per verify pass along one path (K, bonus excluded), >= 1."""
 
     topk: int = 1
@@ -64,14 +79,7 @@ class ServeOptions:
     """Name of the model in the API; default is the target as given."""
 
     def __post_init__(self) -> None:
-        problems = [text for text, wrong in self._rules() if wrong]
-        if problems:
-            raise ServeOptionsInvalid(
-                f"{len(problems)} option(s) of serve cannot be used like this",
-                "eyas serve",
-                "; ".join(problems),
-                "change them; `eyas serve --help` gives units and defaults",
-            )
+        refuse_where(*self._rules())
 
     def _rules(self) -> list[tuple[str, bool]]:
         counts = {
@@ -80,11 +88,14 @@ class ServeOptions:
             "--tensor-parallel": self.tensor_parallel,
             "--data-parallel": self.data_parallel,
             "--nodes": self.nodes,
+            "--context-length": self.context_length,
+            "--max-running-requests": self.max_running_requests,
         }
         tree = self.tree_tokens
         depth_needed = self.num_draft_tokens + 1
         return [
-            *((f"{name} {value} is below 1", value < 1) for name, value in counts.items()),
+            *((f"{name} {value} is below 1", value is not None and value < 1) for name, value in counts.items()),
+            (f"--port {self.port} is not in 1 .. 65535", self.port is not None and not 1 <= self.port <= 65535),
             (f"--node-rank {self.node_rank} is not in 0 .. {self.nodes - 1}", not 0 <= self.node_rank < self.nodes),
             ("--nodes above 1 needs --head-address HOST:PORT", self.nodes > 1 and not self.head_address),
             ("--tree-tokens needs --topk above 1", tree is not None and self.topk == 1),

@@ -6,6 +6,7 @@ The one exception is `canary`, which has to be asked for: a one-token generation
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -57,24 +58,24 @@ class WatchConfig:
     """How to watch."""
 
     until: Until | None = None
-    """End with exit code 0 as soon as the server is in this state (ready is also met by proven). None: until it ends,
-    or Ctrl-C. Exit code for another state at the end: 10 starting, 11 warming-up, 12 ready, 13 proven, 14 unhealthy,
-    15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable, 20 no-engine."""
+    """End with exit code 0 as soon as the server is in this state (ready is also met by proven). Default: until it
+    ends, or Ctrl-C. Exit code for another state at the end: 10 starting, 11 warming-up, 12 ready, 13 proven,
+    14 unhealthy, 15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable, 20 no-engine."""
     timeout: float | None = None
-    """Seconds after which to end with what is then the case; None: no limit. There is no time limit for a phase."""
+    """Seconds after which to end with what is then the case; default: no limit. There is no time limit for a phase."""
     interval: float = 1.0
-    """Seconds between two looks, 0.1 or more."""
+    """Seconds between two looks, 0.1 - 3600."""
     engine: Engine = "unknown"
     """sglang or vllm; unknown: found out from the log, the process or the endpoints."""
     version: str | None = None
-    """The engine's version; None: as far as it tells. Chooses the table of markers."""
+    """The engine's version; default: as far as it tells. Chooses the table of markers."""
     url: str | None = None
     """The server's URL, when a PID or a log is watched and it cannot be found from there."""
     log: Path | None = None
     """The server's log, when a PID or a URL is watched."""
     follow: bool | None = None
-    """Of a log alone: wait for more of it (--follow), or tell what it says and end (--no-follow). None: follow it while
-    somebody writes it, as far as that can be seen from here (not on another machine, nor in another container)."""
+    """Of a log alone: wait for more of it (--follow), or tell what it says and end (--no-follow). Default: follow it
+    while somebody writes it, as far as can be seen from here (not on another machine, nor in another container)."""
     textfile: Path | None = None
     """Write the watcher's own state here for Prometheus' node_exporter (its textfile collector), at every look."""
     out: Path | None = None
@@ -88,17 +89,21 @@ class WatchConfig:
     """Go on after a stall instead of ending with exit code 16 (a stalled server may move again)."""
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.interval < 0.1:
-            problems.append(f"interval is {self.interval}, at least 0.1 s")
-        if self.canary is not None and self.canary < 10:
-            problems.append(f"canary is {self.canary}, at least 10 s")
-        if problems:
+        wrong = [
+            f"{name} is {value}, wanted {wanted}"
+            for name, value, wanted, is_right in (
+                ("--interval", self.interval, "0.1 - 3600 s", 0.1 <= self.interval <= 3600),
+                ("--canary", self.canary, "10 s or more", self.canary is None or 10 <= self.canary < inf),
+                ("--timeout", self.timeout, "0 s or more", self.timeout is None or self.timeout >= 0),
+            )
+            if not is_right
+        ]
+        if wrong:
             raise WatchConfigWrong(
-                "; ".join(problems),
-                "the options of eyas watch",
-                "more often would disturb the server",
-                "choose larger values",
+                "; ".join(wrong),
+                "eyas watch",
+                "less would disturb the server, and more would see nothing of it",
+                "see `eyas watch --help`",
             )
 
 
