@@ -211,12 +211,24 @@ def test_rows_without_a_round_give_no_figure_rather_than_a_wrong_one(made, capsy
     rows, out = tmp_path / "short.jsonl", tmp_path / "eval.json"
     rows.write_text('{"prompt_ids": [1, 7], "response_ids": [2]}')
 
-    code, document, err = run(capsys, made, "--data", str(rows), "--out", str(out))
+    code, document, err = run(capsys, made, "--data", str(rows), str(made / "rows.jsonl"), "--out", str(out))
 
     assert code == 0
-    assert (document["rounds"], document["accept_length"], document["per_position"]) == (0, None, [None] * 5)
-    assert json.loads(out.read_text(), parse_constant=pytest.fail)["rounds"] == 0
+    short = document["sets"]["short"]
+    assert (short["rounds"], short["accept_length"], short["per_position"]) == (0, None, [None] * 5)
+    assert json.loads(out.read_text(), parse_constant=pytest.fail)["sets"]["short"] == short
     assert "1 rows have a single recorded token: no round, and no part in any figure" in err
+
+
+@pytest.mark.parametrize("command", ["eval", "infer"])
+def test_data_without_a_single_round_is_refused(made, capsys, tmp_path, command):
+    rows = tmp_path / "short.jsonl"
+    rows.write_text('{"prompt_ids": [1, 7], "response_ids": [2]}')
+
+    code = main([command, str(made / "draft"), "--target", str(made / "target"), "--data", str(rows)])
+
+    assert code == 2
+    assert "error[eval-data-empty]: there is no round to replay" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

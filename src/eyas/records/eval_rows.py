@@ -115,6 +115,17 @@ def read_eval_rows(
     return rows
 
 
+def require_rounds(rows: Sequence[EvalRow], where: str) -> None:
+    """Raise `EvalDataEmpty` where no row has a second answer token: the prefill gives the first, rounds the others."""
+    if all(len(row.response_ids) < 2 for row in rows):
+        raise EvalDataEmpty(
+            "there is no round to replay",
+            where,
+            f"none of {len(rows)} answers has a second token, and the first one is the prefill's",
+            "give answers of two tokens and more",
+        )
+
+
 def files_of(paths: Sequence[Path], *, flag: str = "--data") -> list[Path]:
     """`paths` with each folder of `eyas prepare` replaced by its held-out rows.
 

@@ -16,7 +16,7 @@ from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
 from eyas.models.target import Target
 from eyas.records.eval_record import EvalRecord, RowResult
-from eyas.records.eval_rows import EvalPrompt, EvalRow, files_of, read_eval_rows, write_eval_rows
+from eyas.records.eval_rows import EvalPrompt, EvalRow, files_of, read_eval_rows, require_rounds, write_eval_rows
 from eyas.records.probe_pack import ProbeAbout
 from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig, ReplayConfig
@@ -225,6 +225,7 @@ def answered(
 def _replay(
     states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk
 ) -> list[RowResult]:
+    require_rounds(rows, "eyas eval")
     if config.tree_shape is not None:
         return replay_trees(states, draft, rows, config.tree_shape, talk)
     batch_tokens = config.batch_tokens or (1 if states.device.type == "cpu" else _GPU_BATCH_TOKENS)

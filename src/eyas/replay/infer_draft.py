@@ -8,7 +8,7 @@ from eyas.contract.target_spec import read_target
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
-from eyas.records.eval_rows import EvalRow, read_eval_rows
+from eyas.records.eval_rows import EvalRow, read_eval_rows, require_rounds
 from eyas.records.infer_record import InferRecord
 from eyas.replay.eval_config import ReplayConfig
 from eyas.replay.eval_report import about_target
@@ -56,6 +56,7 @@ def _infer(
     config: ReplayConfig,
     talk: Talk,
 ) -> InferRecord:
+    require_rounds(rows, "eyas infer")
     variants = infer_switches(
         PackStates(pack, draft.fc.weight.device),
         draft,
