@@ -87,8 +87,9 @@ def test_a_json_list_that_is_none_or_holds_another_thing_is_named(tmp_path: Path
 
 def test_a_byte_order_mark_is_no_part_of_the_first_record(tmp_path: Path):
     path = tmp_path / "d.jsonl"
-    path.write_text(LINE, encoding="utf-8-sig")
-    assert [c.messages for c in read_conversations([path])] == [RECORD["messages"]]
+    for text in (LINE, f"{LINE}\r\n\ufeff{LINE}", f"\n{LINE}"):  # also of files that were joined
+        path.write_text(text, encoding="utf-8-sig", newline="")
+        assert all(c.messages == RECORD["messages"] for c in read_conversations([path]))
 
 
 def test_a_whole_surrogate_pair_is_text(tmp_path: Path):
@@ -98,13 +99,27 @@ def test_a_whole_surrogate_pair_is_text(tmp_path: Path):
     assert [c.messages[0]["content"] for c in read_conversations([path])] == ["😀"]
 
 
-def test_broken_utf8_and_truncated_archives_are_malformed_data(tmp_path: Path):
-    broken, cut = tmp_path / "a.jsonl", tmp_path / "b.jsonl.xz"
-    broken.write_bytes(LINE.encode() + b'\n{"messages": "\xff"}\n')
-    cut.write_bytes(lzma.compress((LINE * 50).encode())[:-20])
-    for path in (broken, cut):
-        with pytest.raises(DataMalformed):
-            list(read_conversations([path]))
+def damaged(data: bytes) -> bytes:
+    return data[:20] + bytes([data[20] ^ 255]) + data[21:]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "line"),
+    [
+        ("utf8.jsonl", f"{LINE}\n{LINE}\n".encode() + b'{"messages": "\xff"}\n' + f"{LINE}\n".encode(), 3),
+        ("long_number.jsonl", f'{LINE}\n{{"n": {"1" * 5000}}}\n{LINE}'.encode(), 2),
+        ("cut.jsonl.xz", lzma.compress((LINE * 50).encode())[:-20], 1),
+        ("cut.jsonl.gz", gzip.compress((LINE * 50).encode())[:-20], 1),
+        ("flipped.jsonl.gz", damaged(gzip.compress(f"{LINE}\n{LINE}".encode())), 1),
+        ("flipped.jsonl.xz", damaged(lzma.compress(f"{LINE}\n{LINE}".encode())), 1),
+    ],
+)
+def test_broken_text_and_damaged_archives_are_malformed_data_of_that_line(tmp_path: Path, name, data, line):
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(DataMalformed) as caught:
+        list(read_conversations([path]))
+    assert caught.value.where == f"{path}:{line}"
 
 
 def test_a_missing_file_and_an_empty_folder_are_named(tmp_path: Path):

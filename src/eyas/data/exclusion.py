@@ -7,7 +7,7 @@ from typing import Any
 
 from eyas.data.chat_template import Tokenizer
 from eyas.data.conversation import Conversation
-from eyas.data.read_conversations import DataMalformed, json_records
+from eyas.data.read_conversations import DataMalformed, data_records
 from eyas.data.record_forms import conversation_of
 
 # Long enough that two people do not write it by chance, short enough that an edited copy is still found.
@@ -72,7 +72,7 @@ def _runs(words: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def _prompts(path: Path, tokenizer: Tokenizer) -> Iterator[str]:
-    for number, record in json_records(path):
+    for number, record in data_records(path):
         try:
             prompts = _prompts_of(record, tokenizer)
         except (ValueError, TypeError, OverflowError) as error:  # the last two: `prompt_ids` that are no token ids

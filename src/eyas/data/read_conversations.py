@@ -1,19 +1,16 @@
 """Data files to `Conversation`s: JSONL, parquet, arrow, and folders of them. Refuses what it cannot read, by record."""
 
-import gzip
-import json
-import lzma
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from eyas.data.conversation import Conversation
 from eyas.data.record_forms import FormUnknown, conversation_of
 from eyas.errors import EnvironmentMissing, EyasError
+from eyas.records.json_lines import RecordBroken, json_records
 from eyas.talk import Talk
 
-_OPENERS: Mapping[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
 _FORM = '{"messages": [{"role": ..., "content": ...}]}'
 _TABLES = (".parquet", ".arrow")
 _TEST_SPLITS = ("test", "validation", "valid", "val", "dev", "eval")
@@ -40,8 +37,7 @@ def read_conversations(paths: Sequence[Path]) -> Iterator[Conversation]:
         EnvironmentMissing: a parquet or arrow file, and no pyarrow to read it.
     """
     for source, path in enumerate(paths):
-        records = _table_records(path) if path.suffix in _TABLES else json_records(path)
-        for line, record in records:
+        for line, record in data_records(path):
             try:
                 yield conversation_of(record, source, line)
             except FormUnknown as error:
@@ -103,42 +99,17 @@ def _is_data(path: Path) -> bool:
     return not path.name.startswith(".") and name.endswith((".jsonl", *_TABLES)) and not name.startswith("cache-")
 
 
-def json_records(path: Path) -> Iterator[tuple[int, Any]]:
-    """Line number and record of each line of a JSONL file (also .gz, .xz) that is not blank; of a .json file that is
-    one list, as ShareGPT comes, its entries with their numbers.
+def data_records(path: Path) -> Iterator[tuple[int, Any]]:
+    """Each record of a data file with its line, or its number in a table or list.
 
     Raises:
-        DataMalformed: no JSON, no UTF-8, JSON nested too deep, half of a surrogate pair, a damaged archive.
+        DataMalformed: one cannot be read.
+        EnvironmentMissing: a parquet or arrow file, and no pyarrow to read it.
     """
-    with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig")) as file:
-        number = 0
-        try:
-            if _is_list(file, path):
-                yield from enumerate(_json_of(file.read()), start=1)
-                return
-            for number, text in enumerate(file, start=1):
-                if text.strip():
-                    yield number, _json_of(text)
-        except (ValueError, RecursionError, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
-            # A UnicodeDecodeError comes before its line is counted.
-            is_counted = isinstance(error, json.JSONDecodeError | UnicodeEncodeError | RecursionError)
-            line = max(1, number if is_counted else number + 1)
-            raise _malformed(path, line, f"{type(error).__name__}: {error}") from error
-
-
-def _is_list(file: IO[str], path: Path) -> bool:
-    if not path.name.removesuffix(path.suffix if path.suffix in _OPENERS else "").endswith(".json"):
-        return False
-    is_list = file.read(1024).lstrip().startswith("[")
-    file.seek(0)
-    return is_list
-
-
-def _json_of(text: str) -> Any:
-    record = json.loads(text)
-    if "\\ud" in text.lower():
-        json.dumps(record, ensure_ascii=False).encode()  # half of a surrogate pair is no text
-    return record
+    try:
+        yield from _table_records(path) if path.suffix in _TABLES else json_records(path)
+    except RecordBroken as error:
+        raise _malformed(path, error.line, str(error)) from error
 
 
 def _table_records(path: Path) -> Iterator[tuple[int, Any]]:
