@@ -99,8 +99,16 @@ def test_a_byte_order_mark_is_no_error(tmp_path):
     "line", ['{"turns": ["\\ud800"]}', "[" * 100_000, '{"turns": ["a"], "id": ' + "9" * 5000 + "}"]
 )
 def test_what_json_allows_and_nothing_can_hold_is_a_malformed_row(tmp_path, line):
+    with pytest.raises(EvalRowMalformed, match="line 2 of"):
+        read_eval_rows([file_of(tmp_path, json.dumps(RECORDED), line)])
+
+
+def test_a_damaged_archive_is_a_malformed_row(tmp_path):
+    data = bytearray(gzip.compress(json.dumps(RECORDED).encode() * 3))
+    data[20] ^= 255
+    (tmp_path / "rows.jsonl.gz").write_bytes(data)
     with pytest.raises(EvalRowMalformed):
-        read_eval_rows([file_of(tmp_path, line)])
+        read_eval_rows([tmp_path / "rows.jsonl.gz"])
 
 
 def test_a_whole_pair_of_surrogate_escapes_is_text(tmp_path):

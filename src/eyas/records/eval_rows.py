@@ -7,19 +7,17 @@ One object a line, of one of these kinds:
 `id` names a row (default: file and line), `set` what it is counted under (default: the file's name without suffix).
 """
 
-import gzip
 import json
-import lzma
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
 from eyas.errors import EyasError
 from eyas.records.atomic import write_text
+from eyas.records.json_lines import RecordBroken, json_records
 from eyas.records.rows import HELD_OUT, MANIFEST
 
-_OPENERS: Mapping[str, Callable[..., Any]] = {".xz": lzma.open, ".gz": gzip.open}
 _FORM = '{"prompt_ids": [...], "response_ids": [...]}, {"messages": [...]} or {"turns": [...]}'
 
 
@@ -155,20 +153,10 @@ def write_eval_rows(rows: Sequence[EvalRow], path: Path) -> None:
 
 
 def _records(path: Path) -> Iterator[tuple[int, Any]]:
-    with cast(IO[str], _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8-sig")) as file:
-        number = 0
-        try:
-            for number, text in enumerate(file, start=1):
-                if text.strip():
-                    record = json.loads(text)
-                    if "\\ud" in text.lower():
-                        json.dumps(record, ensure_ascii=False).encode()  # half of a surrogate pair is no text
-                    yield number, record
-        except (ValueError, RecursionError, lzma.LZMAError, EOFError, gzip.BadGzipFile) as error:
-            line = (
-                number if isinstance(error, json.JSONDecodeError | UnicodeEncodeError | RecursionError) else number + 1
-            )
-            raise _malformed(path, line, f"{type(error).__name__}: {error}") from error
+    try:
+        yield from json_records(path)
+    except RecordBroken as error:
+        raise _malformed(path, error.line, str(error)) from error
 
 
 def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt:
