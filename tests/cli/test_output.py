@@ -52,3 +52,26 @@ def test_half_a_surrogate_pair_in_a_config_is_a_usage_error(tmp_path: Path, caps
     (draft / "config.json").write_text('{"model_type": "\\ud800"}')
     assert main(["header", str(draft)]) == 2
     assert "error[json-invalid]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "bench --target t --draft d --data rows.jsonl --out ./rows.jsonl",
+        "eval d --target t --data link.jsonl --save-rows rows.jsonl",
+        "eval d --target t --out one.json --save-rows one.json",
+        "report rows.jsonl -o rows.jsonl",
+    ],
+)
+def test_no_output_replaces_what_is_read_or_another_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: str
+):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_text("{}")
+    Path("link.jsonl").symlink_to("rows.jsonl")
+
+    assert main(words.split()) == 2
+
+    assert "error[output-is-input]" in capsys.readouterr().err
+    assert Path("rows.jsonl").read_text() == "{}"
+    assert not Path("one.json").exists()

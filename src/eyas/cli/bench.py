@@ -1,6 +1,5 @@
 """`eyas bench`: parse, call, render."""
 
-import json as json_module
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,10 +10,9 @@ from eyas import shipped
 from eyas.bench.batch_figures import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.compare import arm_words, impossible, is_told, outcome, share_of_ceiling
-from eyas.cli.output import JsonFlag, emit
+from eyas.cli.output import JsonFlag, emit, require_outputs, save_document
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.records.atomic import require_ordinary, write_text
 
 _DEFAULT = BenchConfig()
 
@@ -50,16 +48,15 @@ def bench(
     from eyas.bench.bench_engine import bench_engine
 
     assert engine == "eyas", "the only engine in process"
-    if out is not None:
-        require_ordinary(out)
+    rows = data or [shipped.eval_rows_path()]
+    require_outputs([out], read=rows)
     talk = Terminal()
     folder = target_folder(target, talk)
     if data is None:
-        talk.note(f"no --data: using the prompts that ship with eyas, {shipped.eval_rows_path()}")
-    record = bench_engine(folder, draft, data or [shipped.eval_rows_path()], config, cache=cache_folder(), talk=talk)
+        talk.note(f"no --data: using the prompts that ship with eyas, {rows[0]}")
+    record = bench_engine(folder, draft, rows, config, cache=cache_folder(), talk=talk)
     document = record.as_document()
-    if out is not None:
-        write_text(out, json_module.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    save_document(document, out)
     if (refusal := impossible(record.comparisons) or impossible_in_batches(record.batches)) is not None:
         talk.line(render(document))
         raise refusal

@@ -1,6 +1,5 @@
 """`eyas eval`: parse, call, render."""
 
-import json as json_module
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,11 +7,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from eyas import shipped
-from eyas.cli.output import JsonFlag, emit
+from eyas.cli.output import JsonFlag, emit, require_outputs, save_document
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.errors import EyasError
-from eyas.records.atomic import require_ordinary, write_text
 from eyas.replay.eval_config import EvalConfig
 
 _DEFAULT = EvalConfig()
@@ -67,9 +65,7 @@ def eval_(
 
     with_target = {"--data": data, "--save-rows": save_rows, "--write-probe": write_probe}
     require_one_source("eyas eval", target, probe, with_target)
-    for path in (save_rows, write_probe, out):
-        if path is not None:
-            require_ordinary(path)
+    require_outputs([save_rows, write_probe, out], read=[*(data or ()), *([probe] if probe else ())])
     talk = Terminal()
     if probe is not None:
         record = evaluate_on_probe(draft, probe, config, talk)
@@ -81,8 +77,7 @@ def eval_(
         data = data or [shipped.eval_rows_path()]
         record = evaluate(draft, folder, data, config, talk, Keep(rows=save_rows, probe=write_probe))
     document = record.as_document()
-    if out is not None:
-        write_text(out, json_module.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    save_document(document, out)
     return emit(document, render(document), json=json)
 
 

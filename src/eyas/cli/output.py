@@ -5,6 +5,8 @@ import math
 import os
 import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -24,6 +26,12 @@ _UNSHOWN = re.compile(
 )
 
 
+class OutputIsInput(EyasError):
+    """A file to write is one that is read, or that something else is written to."""
+
+    code = "output-is-input"
+
+
 class OutputLost(EyasError):
     """Standard output cannot be written."""
 
@@ -37,6 +45,37 @@ def printable(text: str) -> str:
     Tab and newline stay; inside a JSON text the result means the same.
     """
     return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def require_outputs(outputs: Sequence[Path | None], *, read: Sequence[Path] = ()) -> None:
+    """Raise, before the work, where a file cannot be written (`WriteFailed`) or would replace another one of these.
+
+    Raises:
+        OutputIsInput: one of `outputs` is among `read`, or there twice.
+    """
+    from eyas.records.atomic import require_ordinary  # 12 ms that most commands do not need
+
+    taken = {os.path.realpath(path) for path in read}
+    for path in outputs:
+        if path is None:
+            continue
+        require_ordinary(path)
+        if os.path.realpath(path) in taken:
+            raise OutputIsInput(
+                f"{path} would be overwritten",
+                str(path),
+                "it is read by this command, or something else is written there",
+                "name another file",
+            )
+        taken.add(os.path.realpath(path))
+
+
+def save_document(document: dict[str, Any], out: Path | None) -> None:
+    """Write `document` to the file of `--out`, if there is one, as `print_json` prints it but in lines."""
+    if out is not None:
+        from eyas.records.atomic import write_text
+
+        write_text(out, json_module.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def emit(document: dict[str, Any], text: str, *, json: bool, exit_code: int = 0) -> int:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from eyas.cli.output import JsonFlag, emit
+from eyas.cli.output import JsonFlag, emit, require_outputs
+from eyas.records.atomic import write_text
 
 
 def report(
@@ -19,10 +20,9 @@ def report(
     Reads every document of eyas in the folders (three levels deep), whatever the files are called. The page is under
     1 MB and needs no network.
     """
-    from eyas.records.atomic import require_ordinary, write_text
     from eyas.report.build import build_report
 
-    require_ordinary(out)
+    require_outputs([out], read=runs)
     page = build_report(runs, title)
     write_text(out, page)
     size = len(page.encode())

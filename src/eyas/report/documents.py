@@ -78,10 +78,10 @@ def read_runs(paths: Sequence[Path]) -> RunDocuments:
     if not documents:
         raise NothingToReport(
             "there is nothing to report",
-            ", ".join(map(str, paths)),
-            "no file there is a JSON document with a `schema` of eyas"
+            ", ".join(map(str, paths)) or "eyas report",
+            ("no file there is a JSON document with a `schema` of eyas" if paths else "no folder of a run is named")
             + "".join(f"; {name}: {why}" for name, why in unreadable[:3]),
-            "run `eyas demo`, or save the output of `eyas eval --json`, `eyas bench --json` … in the folder",
+            "name a folder with what `eyas eval --json`, `eyas bench --json` … print; `eyas demo` makes one",
         )
     return RunDocuments(documents=tuple(documents), unreadable=tuple(unreadable))
 
