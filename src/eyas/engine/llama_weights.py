@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,12 +129,18 @@ def why_not_fast(config: Mapping[str, Any]) -> str | None:
         return "its layers differ in their attention window"
     if config.get("quantization_config"):
         return "its weights are quantised"
-    return _why_not_rope(config)
+    if reason := _why_not_rope(config):
+        return reason
+    sizes = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    silent = [name for name in sizes if not config.get(name)]
+    return f"its config.json does not say {', '.join(silent)}" if silent else None
 
 
 def sliding_window(config: Mapping[str, Any]) -> int | None:
     """Positions that a query sees in a target of the fast path, its own included; None for all."""
-    window = config.get("sliding_window") if config["model_type"] == "mistral" else None
+    if config["model_type"] != "mistral" or set(config.get("layer_types") or ()) == {"full_attention"}:
+        return None
+    window = config.get("sliding_window", 4096)  # transformers' default for Mistral, where the config is silent
     return int(window) if window else None
 
 
@@ -151,7 +158,7 @@ def read_llama(folder: Path, *, dtype: torch.dtype, device: torch.device) -> Lla
     """Read and fuse the weights of a folder that `why_not_fast` has nothing against.
 
     Raises:
-        TargetUnloadable: a weight is not in its files.
+        TargetUnloadable: a weight is not in its files, or is of another size than the config says.
     """
     config = json.loads((folder / "config.json").read_text("utf-8"))
     assert why_not_fast(config) is None, "ask why_not_fast first"
@@ -164,13 +171,15 @@ def fuse_llama(config: Mapping[str, Any], get: Callable[[str], Tensor | None]) -
     """Fuse weights given by name (`get` gives None for a name that is not there)."""
     shape, rope, max_positions = _shape(config)
     frequencies, scale = inverse_frequencies(rope, shape.head_dim, max_positions)
-    embedding = _must(get, "model.embed_tokens.weight")
+    must = partial(_must, get)
+    embedding = must("model.embed_tokens.weight", config.get("vocab_size"), shape.hidden)
+    blocks = range(config["num_hidden_layers"])
     return LlamaWeights(
         shape=shape,
         embedding=embedding,
-        blocks=tuple(_block(get, f"model.layers.{i}.") for i in range(config["num_hidden_layers"])),
-        norm=_must(get, "model.norm.weight"),
-        head=embedding if config.get("tie_word_embeddings") else _must(get, "lm_head.weight"),
+        blocks=tuple(_block(must, f"model.layers.{i}.", config["model_type"], shape) for i in blocks),
+        norm=must("model.norm.weight", shape.hidden),
+        head=embedding if config.get("tie_word_embeddings") else must("lm_head.weight", *embedding.shape),
         inverse_frequencies=frequencies,
         rope_scale=scale,
     )
@@ -197,26 +206,29 @@ def _shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rope, int]:
     return shape, rope, int(config.get("max_position_embeddings", 2048))
 
 
-def _block(get: Callable[[str], Tensor | None], prefix: str) -> BlockWeights:
-    def fused(names: tuple[str, ...], kind: str) -> Tensor:
-        return torch.cat([_must(get, f"{prefix}{name}.{kind}") for name in names])
+def _block(must: Callable[..., Tensor], prefix: str, family: str, s: LlamaShape) -> BlockWeights:
+    query, key = s.num_heads * s.head_dim, s.num_kv_heads * s.head_dim
+    qkv = (("q", query), ("k", key), ("v", key))
+    has_bias, has_head_norms = family == "qwen2", family == "qwen3"
 
-    qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-    has_bias = any(get(f"{prefix}{name}.bias") is not None for name in qkv)
+    def get(name: str, *size: int) -> Tensor:
+        return must(prefix + name, *size)
+
     return BlockWeights(
-        input_norm=_must(get, f"{prefix}input_layernorm.weight"),
-        qkv=fused(qkv, "weight"),
-        qkv_bias=fused(qkv, "bias") if has_bias else None,
-        q_norm=get(f"{prefix}self_attn.q_norm.weight"),
-        k_norm=get(f"{prefix}self_attn.k_norm.weight"),
-        o=_must(get, f"{prefix}self_attn.o_proj.weight"),
-        post_norm=_must(get, f"{prefix}post_attention_layernorm.weight"),
-        gate_up=fused(("mlp.gate_proj", "mlp.up_proj"), "weight"),
-        down=_must(get, f"{prefix}mlp.down_proj.weight"),
+        input_norm=get("input_layernorm.weight", s.hidden),
+        qkv=torch.cat([get(f"self_attn.{name}_proj.weight", rows, s.hidden) for name, rows in qkv]),
+        qkv_bias=torch.cat([get(f"self_attn.{name}_proj.bias", rows) for name, rows in qkv]) if has_bias else None,
+        q_norm=get("self_attn.q_norm.weight", s.head_dim) if has_head_norms else None,
+        k_norm=get("self_attn.k_norm.weight", s.head_dim) if has_head_norms else None,
+        o=get("self_attn.o_proj.weight", s.hidden, query),
+        post_norm=get("post_attention_layernorm.weight", s.hidden),
+        gate_up=torch.cat([get(f"mlp.{name}_proj.weight", s.intermediate, s.hidden) for name in ("gate", "up")]),
+        down=get("mlp.down_proj.weight", s.hidden, s.intermediate),
     )
 
 
-def _must(get: Callable[[str], Tensor | None], name: str) -> Tensor:
+def _must(get: Callable[[str], Tensor | None], name: str, *size: int | None) -> Tensor:
+    """The tensor of that name and size (None: any); kernels read as many numbers as the config says, there or not."""
     tensor = get(name)
     if tensor is None:
         raise TargetUnloadable(
@@ -224,6 +236,13 @@ def _must(get: Callable[[str], Tensor | None], name: str) -> Tensor:
             name,
             "no safetensors file of the target's folder holds this tensor, and its family computes with it",
             "look at the folder with `eyas header`, and get the missing files",
+        )
+    if len(size) != tensor.ndim or any(want not in (None, got) for want, got in zip(size, tensor.shape, strict=True)):
+        raise TargetUnloadable(
+            "a weight of the target has another size than its config says",
+            name,
+            f"it is {list(tensor.shape)}, and by config.json {['any' if n is None else n for n in size]}",
+            "correct config.json, or get the weights that belong to it",
         )
     return tensor
 
