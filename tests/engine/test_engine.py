@@ -1,13 +1,20 @@
 """Speculative decoding gives the text of plain decoding, whatever the draft; and the counts of what was accepted."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eyas.engine.engine import DraftMissing, Engine, Limits, PromptEmpty
+from eyas.engine.engine import DraftMissing, DraftTokensInvalid, Engine, Limits, LimitsInvalid, PromptEmpty
 from eyas.engine.generation import BONUS, PREFILL, Generation
+from eyas.engine.known_ids import PromptOutsideVocabulary
+from eyas.engine.open_engine import EngineOptionsInvalid, open_engine
+from eyas.errors import EyasError
+from eyas.models.placement import place
+from eyas.talk import Silent
 from stub_models import VOCAB, StubDraft, StubTarget, moody_draft, next_logits, right_draft, wrong_draft
 
 DRAFTS = {"always right": right_draft, "never right": wrong_draft, "sometimes right": moody_draft}
@@ -132,11 +139,59 @@ def test_a_cut_text_counts_the_drafts_that_are_left_and_the_bonus_beyond():
     assert (text.accepted, text.acceptance.num_tokens) == ([3, 2], 7)
 
 
-def test_an_empty_prompt_is_refused():
-    with pytest.raises(PromptEmpty, match="prompt-empty"):
-        Engine(StubTarget()).generate([], Limits())
+@pytest.mark.parametrize(
+    ("request_", "error"),
+    [
+        (lambda e: e.generate([], Limits()), PromptEmpty),
+        (lambda e: e.generate(torch.tensor([], dtype=torch.int64), Limits()), PromptEmpty),
+        (lambda e: e.generate([1, VOCAB], Limits()), PromptOutsideVocabulary),
+        (lambda e: e.generate([-1], Limits()), PromptOutsideVocabulary),
+        (lambda e: e.generate([1.0], Limits()), PromptOutsideVocabulary),
+        (lambda e: e.generate("text", Limits()), PromptOutsideVocabulary),
+        (lambda e: e.generate(3, Limits()), PromptOutsideVocabulary),
+        (lambda e: e.generate([1], Limits(), num_draft_tokens=-1), DraftTokensInvalid),
+        (lambda e: e.generate([1], Limits(), num_draft_tokens=2.5), DraftTokensInvalid),
+        (lambda e: e.adaptive([1], 0), DraftTokensInvalid),
+        (lambda e: e.adaptive([1], -2), DraftTokensInvalid),
+        (lambda e: e.adaptive([]), PromptEmpty),
+        (lambda e: e.adaptive([VOCAB]), PromptOutsideVocabulary),
+        (lambda e: Engine(e.target).generate([1], Limits(), num_draft_tokens=2), DraftMissing),
+        (lambda e: Engine(e.target).adaptive([1]), DraftMissing),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_anything_is_computed(
+    request_: Callable[[Engine], object], error: type[EyasError]
+):
+    target = StubTarget()
+
+    with pytest.raises(error, match=error.code):
+        request_(Engine(target, right_draft()))
+    assert target.num_passes == 0
 
 
-def test_drafting_without_a_draft_is_refused():
-    with pytest.raises(DraftMissing, match="draft-missing"):
-        Engine(StubTarget()).generate([1], Limits(), num_draft_tokens=2)
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"max_new_tokens": 2.5}, "max_new_tokens is 2.5"),
+        ({"max_new_tokens": None}, "max_new_tokens is None"),
+        ({"max_new_tokens": -1, "stop_ids": 2}, "max_new_tokens is -1.*stop_ids is 2"),
+        ({"stop_ids": "</s>"}, "stop_ids is '</s>'"),
+    ],
+)
+def test_limits_at_which_no_text_ends_are_refused(values: dict[str, object], why: str):
+    with pytest.raises(LimitsInvalid, match=why):
+        Limits(**values)  # type: ignore[arg-type]
+
+
+def test_an_engine_is_not_opened_with_what_would_crash_or_mean_something_else():
+    words = {"rounds": "fast", "quantize": "int3"}
+
+    with pytest.raises(EngineOptionsInvalid, match="num_threads is 0.*rounds is 'fast'.*quantize is 'int3'"):
+        open_engine(Path("no"), None, place("float32", "cpu"), cache=Path("no"), num_threads=0, talk=Silent(), **words)  # type: ignore[arg-type]
+
+
+def test_a_prompt_may_be_integers_of_any_library():
+    engine = Engine(StubTarget())
+
+    assert engine.generate(torch.tensor([1, 2]), Limits(max_new_tokens=5)).ids == plain_loop([1, 2], 5)  # type: ignore[arg-type]

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
+from eyas.engine.block_stack import CacheTooLarge
 from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import FAMILIES, LlamaWeights, fuse_llama, read_llama, why_not_fast
+from eyas.engine.llama_weights import FAMILIES, LlamaWeights, fuse_llama, read_llama, sliding_window, why_not_fast
 from eyas.engine.native import NativeKernels, load_kernels
 from eyas.models.target_loading import TargetUnloadable
 from eyas.talk import Silent
@@ -96,6 +96,18 @@ def test_rows_beyond_the_cache_never_reach_the_kernels(kernels: NativeKernels):
         target.forward([1] * 7)
 
 
+def test_a_cache_for_which_there_is_no_memory_is_refused_and_the_next_one_is_whole(kernels: NativeKernels):
+    target = LlamaTarget(fused(tiny_target("llama")), kernels=kernels)
+    target.start(10, ())
+    wanted = target.prefill(IDS[:8]).logits.clone()
+
+    with pytest.raises(CacheTooLarge, match="cache-too-large"):
+        target.start(1 << 60, ())
+    target.start(10, ())
+
+    assert torch.equal(target.prefill(IDS[:8]).logits, wanted)
+
+
 def test_a_saved_folder_reads_as_the_model_in_memory(tmp_path: Path):
     model = tiny_target("qwen3", tie_word_embeddings=True)
     model.save_pretrained(tmp_path)
@@ -107,22 +119,60 @@ def test_a_saved_folder_reads_as_the_model_in_memory(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("family", "name"),
     [
-        "model.norm.weight",
-        "model.layers.1.self_attn.k_proj.weight",
-        "model.layers.0.self_attn.v_proj.bias",
-        "lm_head.weight",
+        ("qwen2", "model.norm.weight"),
+        ("qwen2", "model.layers.1.self_attn.k_proj.weight"),
+        ("qwen2", "lm_head.weight"),
+        # Of all layers: blocks without them are computed without a complaint, and wrongly.
+        ("qwen2", "_proj.bias"),
+        ("qwen3", "self_attn.k_norm.weight"),
     ],
 )
-def test_a_weight_that_is_not_in_the_files_is_named(tmp_path: Path, name: str):
-    tiny_target("qwen2").save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
-    del tensors[name]
-    save_file(tensors, tmp_path / "model.safetensors")
+def test_a_weight_that_is_not_in_the_files_is_named(family: str, name: str):
+    model = tiny_target(family)
+    state = {full: tensor for full, tensor in model.state_dict().items() if not full.endswith(name)}
 
-    with pytest.raises(TargetUnloadable, match=name):
-        read_llama(tmp_path, dtype=torch.float32, device=torch.device("cpu"))
+    with pytest.raises(TargetUnloadable, match=f"weights are not all there(.|\n)*{name}"):
+        fuse_llama(model.config.to_dict(), state.get)
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ({"intermediate_size": 96}, "mlp.gate_proj.weight"),
+        ({"head_dim": 16}, "self_attn.q_proj.weight"),
+        ({"num_key_value_heads": 4}, "self_attn.k_proj.weight"),
+        ({"hidden_size": 64}, "embed_tokens.weight"),
+        ({"vocab_size": 70}, "embed_tokens.weight"),
+    ],
+)
+def test_a_config_of_other_sizes_never_reaches_kernels_that_read_by_them(said: dict[str, int], name: str):
+    model = tiny_target("llama")
+
+    with pytest.raises(TargetUnloadable, match=f"another size(.|\n)*{name}"):
+        fuse_llama(model.config.to_dict() | said, model.state_dict().get)
+
+
+def test_biases_that_the_family_does_not_compute_with_are_left_out_as_transformers_does():
+    model = tiny_target("llama")
+    stray = {f"model.layers.{i}.self_attn.{name}_proj.bias": torch.ones(8) for i in range(4) for name in "qkv"}
+
+    assert fuse_llama(model.config.to_dict(), (model.state_dict() | stray).get).blocks[0].qkv_bias is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "window"),
+    [
+        ({"sliding_window": 5}, 5),
+        ({"sliding_window": None}, None),
+        ({}, 4096),
+        ({"sliding_window": 5, "layer_types": ["full_attention"] * 4}, None),
+        ({"sliding_window": 5, "layer_types": ["sliding_attention"] * 4}, 5),
+    ],
+)
+def test_mistrals_window_is_the_one_that_transformers_computes_with(changes: dict[str, object], window: int | None):
+    assert sliding_window({"model_type": "mistral", **changes}) == window
 
 
 @pytest.mark.parametrize(
@@ -135,6 +185,7 @@ def test_a_weight_that_is_not_in_the_files_is_named(tmp_path: Path, name: str):
         ({"model_type": "qwen3", "use_sliding_window": True}, "window"),
         ({"model_type": "qwen2", "layer_types": ["full_attention", "sliding_attention"]}, "window"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "quantised"),
+        ({"model_type": "llama", "hidden_size": 32}, "does not say intermediate_size"),
     ],
 )
 def test_what_the_fast_path_cannot_do_is_said(config: dict[str, object], reason: str):
@@ -147,6 +198,14 @@ def test_without_a_compiler_the_slow_path_is_named(tmp_path: Path, monkeypatch: 
 
     assert load_kernels(tmp_path, talk) is None
     assert "no C compiler" in talk.notes[0]
+
+
+def test_where_no_kernel_can_be_kept_torchs_own_are_used_and_it_is_said(tmp_path: Path):
+    (tmp_path / "kernels").write_text("a file, no folder")
+    talk = Silent()
+
+    assert load_kernels(tmp_path, talk) is None
+    assert "the engine uses torch's own" in talk.notes[0]
 
 
 @pytest.mark.parametrize(

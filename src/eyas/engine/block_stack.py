@@ -13,13 +13,25 @@ from torch import Tensor
 
 from eyas.decode.tree_rows import TreeRows
 from eyas.engine.llama_weights import BlockWeights, LlamaShape
+from eyas.errors import ExitCode, EyasError
+
+
+class CacheTooLarge(EyasError):
+    """Prompt and longest answer do not fit the memory."""
+
+    code = "cache-too-large"
+    exit_code = ExitCode.ENVIRONMENT
 
 
 class BlockStack(Protocol):
     """Runs blocks over new positions and keeps their keys and values."""
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` positions; what was cached is lost if the cache has to grow."""
+        """Make room for `capacity` positions; what was cached is lost if the cache has to grow.
+
+        Raises:
+            CacheTooLarge: there is no memory for it.
+        """
 
     def run(
         self,
@@ -73,17 +85,29 @@ class TorchStack:
         self.values: list[Tensor] = []
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` positions; what was cached is lost if the cache has to grow."""
+        """See `BlockStack.reserve`."""
         if capacity <= self.capacity:
             return
-        self.capacity = -(-capacity // 256) * 256
+        wanted = -(-capacity // 256) * 256
+        # The old ones go first, since there may be no room for both; and if there is none at all, nothing is left that
+        # claims to be larger than it is.
+        self.capacity, self.keys, self.values = 0, [], []
         like = self.blocks[0].post_norm  # plain also where the matrices are quantised
-        angles = torch.arange(self.capacity)[:, None].float() * self._frequencies
-        self.cos = (angles.cos() * self._rope_scale).to(like)
-        self.sin = (angles.sin() * self._rope_scale).to(like)
-        sizes = [(s.num_kv_heads, self.capacity, s.head_dim) for s in self.shapes]
-        self.keys = [like.new_zeros(size) for size in sizes]
-        self.values = [like.new_zeros(size) for size in sizes]
+        sizes = [(s.num_kv_heads, wanted, s.head_dim) for s in self.shapes]
+        try:
+            angles = torch.arange(wanted)[:, None].float() * self._frequencies
+            self.cos = (angles.cos() * self._rope_scale).to(like)
+            self.sin = (angles.sin() * self._rope_scale).to(like)
+            self.keys = [like.new_zeros(size) for size in sizes]
+            self.values = [like.new_zeros(size) for size in sizes]
+        except (MemoryError, RuntimeError) as error:
+            raise CacheTooLarge(
+                f"there is no memory for a cache of {wanted} positions",
+                str(like.device),
+                str(error).splitlines()[0],
+                "ask for a shorter answer (max_new_tokens), or give a shorter prompt",
+            ) from error
+        self.capacity = wanted
 
     def run(
         self,

@@ -1,14 +1,16 @@
 """One stream of text from a target, with or without a draft."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Protocol
 
 from eyas.decode.chain import GreedyRule, Rule
 from eyas.engine.adaptive import AdaptiveDepth
 from eyas.engine.cost_table import CostTable, measure_costs
 from eyas.engine.generation import Generation, OnTokens
+from eyas.engine.known_ids import require_known_ids
 from eyas.engine.round import Position, Round, begin, play
 from eyas.engine.runner import Draft, Target
 from eyas.errors import EyasError
@@ -18,6 +20,18 @@ class PromptEmpty(EyasError):
     """There is nothing to continue."""
 
     code = "prompt-empty"
+
+
+class LimitsInvalid(EyasError):
+    """A text cannot end there."""
+
+    code = "limits-invalid"
+
+
+class DraftTokensInvalid(EyasError):
+    """So many draft tokens cannot be drafted in a round."""
+
+    code = "draft-tokens-invalid"
 
 
 class DraftMissing(EyasError):
@@ -39,7 +53,13 @@ class Limits:
     stop_ids: frozenset[int] = field(default_factory=frozenset)
 
     def __post_init__(self) -> None:
-        assert self.max_new_tokens >= 1, "a text has at least one token"
+        wrong, most, stops = [], self.max_new_tokens, self.stop_ids
+        if not isinstance(most, Integral) or most < 1:
+            wrong.append(f"max_new_tokens is {most!r}, must be a whole number from 1 on")
+        if not isinstance(stops, Collection) or not all(isinstance(token, Integral) for token in stops):
+            wrong.append(f"stop_ids is {stops!r}, must be a set of token ids")
+        if wrong:
+            raise LimitsInvalid("a text cannot end there", "Limits", "; ".join(wrong), "correct the values named")
 
 
 class FastPath(Protocol):
@@ -92,13 +112,13 @@ class Engine:
 
         Args:
             ids: a text of typical length, at least one token.
-            most: the deepest draft it may ask for.
+            most: the deepest draft it may ask for, at least 1.
             rule: of the texts to come: says which rounds are timed.
 
         Raises:
-            PromptEmpty, DraftMissing: as `generate`.
+            As `generate`.
         """
-        self._check(ids, most)
+        ids = self._checked(ids, most, least=1)
         assert self.draft is not None, "checked just now"
         if self.fast is not None and self.fast.takes(rule, most, adapts=True):
             return AdaptiveDepth(self.fast.measure_costs(len(ids), most))
@@ -126,10 +146,12 @@ class Engine:
 
         Raises:
             PromptEmpty: no prompt ids.
+            PromptOutsideVocabulary: an id that the target does not have.
+            DraftTokensInvalid: K is no whole number from 0 on.
             DraftMissing: K > 0 without a draft.
         """
         depth = num_draft_tokens if adaptive is None else adaptive.most
-        self._check(prompt_ids, depth)
+        prompt_ids = self._checked(prompt_ids, depth)
         if self.fast is not None and self.fast.takes(rule, depth, adapts=adaptive is not None):
             return self.fast.generate(
                 prompt_ids,
@@ -177,8 +199,17 @@ class Engine:
         adaptive.saw(asked, gained.num_draft_tokens, gained.num_accepted_drafts, gained.confidences)
         return gained
 
-    def _check(self, prompt_ids: Sequence[int], num_draft_tokens: int) -> None:
-        require_prompt(prompt_ids)
+    def _checked(self, prompt_ids: Sequence[int], num_draft_tokens: int, least: int = 0) -> tuple[int, ...]:
+        """The prompt as plain integers; raises what is wrong with a request before anything is computed."""
+        ids = require_known_ids(prompt_ids, self.target.vocab_size, "prompt_ids")
+        require_prompt(ids)
+        if not isinstance(num_draft_tokens, Integral) or num_draft_tokens < least:
+            raise DraftTokensInvalid(
+                f"{num_draft_tokens!r} draft tokens cannot be drafted in a round",
+                "num_draft_tokens" if least == 0 else "most",
+                f"wanted is a whole number from {least} on",
+                "correct it; 0 draft tokens are plain decoding",
+            )
         if num_draft_tokens and self.draft is None:
             raise DraftMissing(
                 f"{num_draft_tokens} draft tokens per round, but no draft",
@@ -186,6 +217,7 @@ class Engine:
                 "speculation needs a draft",
                 "give the engine a draft, or ask for 0 draft tokens",
             )
+        return ids
 
 
 def require_prompt(prompt_ids: Sequence[int], where: str = "prompt_ids") -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from eyas.records import fingerprint
-from eyas.records.atomic import atomic_file
+from eyas.records.atomic import WriteFailed, atomic_file
 from eyas.talk import Talk
 
 SOURCE = Path(__file__).with_name("cpu_kernels.c")
@@ -79,6 +79,10 @@ class NativeKernels:
             function.restype = None
         return library
 
+    def load(self) -> None:
+        """Load the library now; raises `OSError` where the system does not."""
+        _ = self._library
+
     @cached_property
     def blocks(self) -> "ctypes._NamedFuncPointer":
         """(shapes, layers, num, scratch, input, residual, rows, start, tree, threads): decoder blocks in one go."""
@@ -98,7 +102,7 @@ def load_kernels(cache: Path, talk: Talk) -> NativeKernels | None:
         talk: told when the slow path will be used, and why.
 
     Returns:
-        None when there is no compiler or it fails.
+        None when there is no compiler, it fails, or the cache cannot hold a library.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -107,12 +111,16 @@ def load_kernels(cache: Path, talk: Talk) -> NativeKernels | None:
     runtime = _openmp_runtime()
     key = fingerprint.of_json([SOURCE.read_text("utf-8"), _FLAGS, compiler, str(runtime), _processor()])
     path = cache / "kernels" / f"eyas-{key}.so"
-    if not path.exists():
-        failure = _compile(compiler, runtime, path)
-        if failure:
-            talk.note(f"{compiler} could not compile the kernels ({failure}): the engine uses torch's own, slower")
-            return None
-    return NativeKernels(path)
+    kernels = NativeKernels(path)
+    try:
+        failure = None if path.exists() else _compile(compiler, runtime, path)
+        if failure is None:
+            kernels.load()
+            return kernels
+    except (OSError, WriteFailed) as error:  # a folder that cannot be written, or from which nothing may be run
+        failure = error.why if isinstance(error, WriteFailed) else str(error)
+    talk.note(f"{compiler} could not compile the kernels ({failure}): the engine uses torch's own, slower")
+    return None
 
 
 def _compile(compiler: str, runtime: Path | None, path: Path) -> str | None:

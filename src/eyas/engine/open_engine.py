@@ -3,7 +3,9 @@
 import json
 import time
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
+from typing import get_args
 
 import torch
 
@@ -18,6 +20,7 @@ from eyas.engine.native_stack import NativeStack
 from eyas.engine.runner import Draft, Target
 from eyas.engine.thread_choice import choose_threads
 from eyas.engine.transformers_target import TransformersTarget
+from eyas.errors import EyasError
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
@@ -25,6 +28,12 @@ from eyas.models.placement import Placement
 from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.models.target import Target as ModelTarget
 from eyas.talk import Talk
+
+
+class EngineOptionsInvalid(EyasError):
+    """An engine cannot be opened so."""
+
+    code = "engine-options-invalid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +78,12 @@ def open_engine(
         quantize: weights of the target's layers; not in our own kernels, and not captured.
 
     Raises:
+        EngineOptionsInvalid: threads below 1, or a word for `rounds` or `quantize` that there is not.
         EnvironmentMissing, QuantisationUnsupported: see `models.quantise`.
         AuxBoundariesUnknown: the draft does not say, and there is no default for the target.
         What `read_target`, `load_draft` and `Target.load` raise.
     """
+    _require_options(num_threads, rounds, quantize)
     require_quantisable(quantize, placement)
     spec = read_target(target_folder)
     kernels = None
@@ -107,6 +118,19 @@ def open_engine(
         num_threads=num_threads,
         weight_bytes=weight_bytes,
     )
+
+
+def _require_options(num_threads: int, rounds: str, quantize: str) -> None:
+    wrong = []
+    if not isinstance(num_threads, Integral) or num_threads < 1:
+        wrong.append(f"num_threads is {num_threads!r}, must be a whole number from 1 on")
+    for name, value, known in (("rounds", rounds, get_args(Rounds)), ("quantize", quantize, get_args(Quantisation))):
+        if value not in known:
+            wrong.append(f"{name} is {value!r}, must be one of {', '.join(known)}")
+    if wrong:
+        raise EngineOptionsInvalid(
+            "an engine cannot be opened so", "open_engine", "; ".join(wrong), "correct the values named"
+        )
 
 
 def _fastest(target: LlamaTarget, stack: NativeStack, most: int, talk: Talk) -> int:

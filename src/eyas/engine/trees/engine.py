@@ -6,6 +6,7 @@ from eyas.decode.tree_rules import GreedyTreeRule, TreeRule
 from eyas.decode.tree_shape import TreeShape, TreeUnsupported
 from eyas.engine.engine import Engine, Limits, require_prompt
 from eyas.engine.generation import Generation, OnTokens
+from eyas.engine.known_ids import require_known_ids
 from eyas.engine.trees.round import begin_tree, play_tree
 from eyas.engine.trees.runner import TreeDraft, TreeTarget
 
@@ -48,8 +49,9 @@ class TreeEngine:
             `num_draft_tokens` is the tree's depth; origins 1 … depth say how deep an accepted draft was.
 
         Raises:
-            PromptEmpty: no prompt ids.
+            PromptEmpty, PromptOutsideVocabulary: as `Engine.generate`.
         """
+        prompt_ids = require_known_ids(prompt_ids, self._target.vocab_size, "prompt_ids")
         require_prompt(prompt_ids)
         rule = rule or GreedyTreeRule()
         # A round that starts one token before the limit still reads its whole tree.
