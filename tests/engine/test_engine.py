@@ -187,7 +187,7 @@ def test_limits_at_which_no_text_ends_are_refused(values: dict[str, object], why
 def test_an_engine_is_not_opened_with_what_would_crash_or_mean_something_else():
     words = {"rounds": "fast", "quantize": "int3"}
 
-    with pytest.raises(EngineOptionsInvalid, match="num_threads is 0.*rounds is 'fast'.*quantize is 'int3'"):
+    with pytest.raises(EngineOptionsInvalid, match=r"num_threads is 0.*rounds is 'fast'.*quantize is 'int3'"):
         open_engine(Path("no"), None, place("float32", "cpu"), cache=Path("no"), num_threads=0, talk=Silent(), **words)  # type: ignore[arg-type]
 
 
