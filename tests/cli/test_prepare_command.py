@@ -87,7 +87,7 @@ def test_odd_answers_are_left_out_and_counted(target, data, tmp_path, capsys):
     record = json.dumps({"messages": [{"role": "user", "content": "Hi"}, odd]})
     data.write_text(f"{data.read_text()}{record}\n")
     assert main(["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]) == 0
-    assert "1 × an assistant turn whose content is no text" in capsys.readouterr().out
+    assert "1 × a turn whose content is no text" in capsys.readouterr().out
 
 
 WRITING = [

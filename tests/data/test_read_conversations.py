@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from eyas.data.read_conversations import DataMalformed, DataMissing, list_files, read_conversations
+from eyas.data.record_forms import conversation_of
 from eyas.talk import Silent
 
 RECORD = {"id": "x", "messages": [{"role": "user", "content": "ü"}, {"role": "assistant", "content": "a"}]}
@@ -156,7 +157,8 @@ def test_tables_read_like_lines_and_columns_that_are_null_are_not_there(tmp_path
     first, second = read_conversations([tmp_path / f"d{suffix}"])
 
     assert first.messages == RECORD["messages"]
-    assert second.messages == with_reasoning["messages"]
+    assert second.messages == conversation_of(with_reasoning, 0, 2).messages
+    assert second.messages[1]["reasoning_content"] == "hm"
     assert (second.source, second.line) == (0, 2)
 
 

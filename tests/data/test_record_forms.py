@@ -58,6 +58,34 @@ def test_arguments_of_a_tool_call_become_an_object(call, read):
     assert conversation_of(record, 0, 1).messages[0]["tool_calls"] == [read]
 
 
+def turn_of(**turn: object) -> dict[str, object]:
+    return dict(conversation_of({"messages": [turn]}, 0, 1).messages[0])
+
+
+def test_what_versions_of_transformers_read_differently_has_one_form():
+    assert turn_of(role="user", content=[{"type": "text", "text": "q"}]) == {"role": "user", "content": "q"}
+    image = [{"type": "text", "text": "q"}, {"type": "image"}]
+    assert turn_of(role="user", content=image)["content"] == image
+    assert turn_of(role="assistant", content=None, tool_calls=None) == {"role": "assistant"}
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        found = turn_of(role="assistant", content="a", **{name: "hm"})
+        assert (found["reasoning_content"], found["thinking"]) == ("hm", "hm")
+
+
+@pytest.mark.parametrize(
+    "record",
+    [{"messages": '[{"role": "user", "content": "\\ud800"}]'}, {"messages": [], "tools": ['{"name": "\\ud800"}']}],
+)
+def test_half_a_surrogate_pair_in_a_json_string_is_refused(record):
+    with pytest.raises(FormUnknown, match="UnicodeEncodeError"):
+        conversation_of(record, 0, 1)
+
+
+@pytest.mark.parametrize("value", [True, "0", 10**400, float("inf"), float("nan"), [0]])
+def test_a_temperature_that_is_no_number_is_not_known(value):
+    assert conversation_of({"messages": [], "temperature": value}, 0, 1).temperature is None
+
+
 WRITTEN = {"ids": [1, 2, 3], "answers": [[1, 3]]}
 
 
@@ -79,6 +107,8 @@ def test_the_ids_that_a_target_wrote_are_read_with_what_they_are_of():
         {"ids": [1, "2", 3], "answers": [[1, 3]]},
         {"ids": [True, 2, 3], "answers": [[1, 3]]},
         {"ids": [], "answers": []},
+        {"ids": 5, "answers": [[1, 3]]},
+        {"ids": [1, 2, 3], "answers": [[0, float("inf")]]},
         {"answers": [[1, 3]]},
         "x",
     ],

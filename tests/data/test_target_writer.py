@@ -26,7 +26,7 @@ from tiny_target import tiny_target
 from writing_target import save_writing_target
 
 OPTIONS = {
-    "self_chat": 90,
+    "self_chat": 45,
     "min_user_words": 1,
     "user_temperature": 0.25,
     "max_user_tokens": 60,
@@ -58,12 +58,12 @@ def write(target: Path, out: Path) -> bytes:
 @pytest.mark.parametrize("phase", [pytest.param("user-1", marks=pytest.mark.soak), "answer-1"])
 def test_killed_and_run_again_gives_the_same_conversations(target: Path, tmp_path: Path, phase: str):
     whole = write(target, tmp_path / "whole")
-    assert whole.count(b"\n") > 12, "the tiny target must write conversations"
+    assert whole.count(b"\n") > 6, "the tiny target must write conversations"
     out, file = tmp_path / "killed", tmp_path / "killed.self-chat" / f"{phase}.completions"
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(target), str(out)], env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
-    while child.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 8):
+    while child.poll() is None and not (file.exists() and file.read_bytes().count(b"\n") > 4):
         time.sleep(0.002)
     child.send_signal(signal.SIGKILL)
     child.wait()

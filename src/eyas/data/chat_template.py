@@ -192,7 +192,7 @@ class ChatTemplate:
         The rest belongs to the next turn.
         """
         message = conversation.messages[turn]
-        if message.get("tool_calls"):
+        if isinstance(message.get("tool_calls"), list):
             self._require_calls(text, message, f"{_where(conversation)}, turn {turn + 1}")
         content = message.get("content") or ""
         start = self._place(text, content)

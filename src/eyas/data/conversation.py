@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+NO_TEXT = "a turn whose content is no text"
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -70,13 +71,20 @@ def why_unusable(conversation: Conversation) -> str | None:
     for before, message in pairwise(messages):
         if before["role"] == message["role"] and message["role"] != "tool":
             return "two turns of one role in a row"
-    if any(
-        not isinstance(message.get("content"), str | None) for message in messages if message["role"] == "assistant"
-    ):
-        return "an assistant turn whose content is no text"
+    if any(is_no_text(message) for message in messages):
+        return NO_TEXT
     if any(_is_empty(message) for message in messages if message["role"] == "assistant"):
         return "an empty assistant turn"
     return None
+
+
+def is_no_text(message: Mapping[str, Any]) -> bool:
+    """A template would fail, or put `None` or a list's source into the prompt. An assistant may call and say nothing;
+    what a tool gives may be an object, which templates write as JSON."""
+    content = message.get("content")
+    if content is None:
+        return message["role"] not in ("assistant", "tool")
+    return not isinstance(content, str) and message["role"] != "tool"
 
 
 def _is_empty(message: Mapping[str, Any]) -> bool:

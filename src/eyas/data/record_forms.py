@@ -8,16 +8,19 @@
 Tables add two: the list as a JSON string, and the columns of its turns, {role: [...], content: [...]}, as `datasets`
 stores a sequence of objects. Arguments of tool calls given as a JSON string become the object that templates render.
 
+Versions of transformers differ in what they make of some forms, so that they are made one here: a key that is null is
+not there, thoughts have all their names, and the content [{"type": "text", "text": T}] is T.
+
 Beside the turns eyas itself writes `finished`, `temperature`, and the exact token ids: `written`, a list of
 {ids: [...], answers: [[begin, end], ...]}, `written_by`, the fingerprint of the tokenizer and template they are of, and
 `written_text`, a checksum of the turns.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from eyas.data.conversation import Conversation, WrittenRow
+from eyas.records.json_lines import json_of
 
 _SHAREGPT_ROLES: Mapping[str, str] = {
     "human": "user",
@@ -30,6 +33,7 @@ _SHAREGPT_ROLES: Mapping[str, str] = {
     "tool": "tool",
     "observation": "tool",
 }
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _PROMPTS = ("turns", "prompt", "question")
 
 
@@ -67,11 +71,20 @@ def _message(turn: Mapping[str, Any]) -> Mapping[str, Any]:
     """A turn with `role` and `content`; a role that is not known stays as it is and is counted as unusable later."""
     if isinstance(turn.get("tool_calls"), list):
         turn = {**turn, "tool_calls": [_tool_call(call) for call in turn["tool_calls"]]}
-    if "from" not in turn:
-        return turn
-    rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
-    role = str(turn["from"])
-    return {"role": _SHAREGPT_ROLES.get(role, role), "content": turn.get("value"), **rest}
+    if "from" in turn:
+        rest = {key: value for key, value in turn.items() if key not in ("from", "value")}
+        role = str(turn["from"])
+        turn = {"role": _SHAREGPT_ROLES.get(role, role), "content": turn.get("value"), **rest}
+    turn = {key: _one_text(value) if key == "content" else value for key, value in turn.items() if value is not None}
+    thoughts = next((turn[name] for name in _THOUGHTS if name in turn), None)
+    return turn if thoughts is None else {"thinking": thoughts, **turn, "reasoning_content": thoughts}
+
+
+def _one_text(content: Any) -> Any:
+    """The text of a content that is a list with one part of text: more parts are joined differently by each server."""
+    part = content[0] if isinstance(content, list) and len(content) == 1 else None
+    is_text = isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    return part["text"] if is_text else content  # type: ignore[index]
 
 
 def _as_list(turns: Any) -> Any:
@@ -102,7 +115,7 @@ def _tool_call(call: Any) -> Any:
     if not isinstance(inner, Mapping) or not isinstance(inner.get("arguments"), str):
         return call
     try:
-        arguments = json.loads(inner["arguments"])
+        arguments = json_of(inner["arguments"])
     except (ValueError, RecursionError):
         return call
     if not isinstance(arguments, dict):
@@ -122,9 +135,9 @@ def _tools(tools: Any) -> Any:
 
 def _json_of(text: str, what: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        raise FormUnknown(f"{what} is a string that is no JSON") from None
+        return json_of(text)
+    except (ValueError, RecursionError) as error:
+        raise FormUnknown(f"{what} is a string that is no JSON ({type(error).__name__})") from None
 
 
 def _written(rows: Any) -> list[WrittenRow]:
@@ -133,18 +146,19 @@ def _written(rows: Any) -> list[WrittenRow]:
         return []
     try:
         found = [WrittenRow(row["ids"], [(int(begin), int(end)) for begin, end in row["answers"]]) for row in rows]
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise FormUnknown(f"`written` holds no rows of ids and answers: {type(error).__name__}: {error}") from None
     for row in found:
-        places = [0, *(place for answer in row.answers for place in answer), len(row.ids)]
         if not isinstance(row.ids, list) or not row.ids or set(map(type, row.ids)) != {int}:
             raise FormUnknown("`ids` of `written` is no list of at least one token id")
         if min(row.ids) < 0 or max(row.ids) >= 2**31:
             raise FormUnknown("`ids` of `written` holds numbers that are no token ids")
+        places = [0, *(place for answer in row.answers for place in answer), len(row.ids)]
         if places != sorted(places) or len(places) == 2:
             raise FormUnknown(f"`answers` of `written` lie outside its {len(row.ids)} ids or out of order")
     return found
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and abs(value) < 2**31 else None

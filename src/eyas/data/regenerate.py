@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from eyas.data.answering import Answering
-from eyas.data.conversation import ROLES, Conversation
+from eyas.data.conversation import NO_TEXT, ROLES, Conversation, is_no_text
 from eyas.data.dialogue import Dialogue
 from eyas.data.target_text import TargetText
 from eyas.data.target_writer import Writes
@@ -63,7 +63,10 @@ def why_unanswerable(conversation: Conversation) -> str | None:
         return "no messages"
     if any(message.get("role") not in ROLES for message in messages):
         return f"a role other than {', '.join(ROLES)}"
-    return None if _questions(messages) else "no user turn"
+    questions = _questions(messages)
+    if any(is_no_text(message) for question in questions for message in question):
+        return NO_TEXT
+    return None if questions else "no user turn"
 
 
 def _questions(messages: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

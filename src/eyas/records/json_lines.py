@@ -45,6 +45,19 @@ def json_records(path: Path) -> Iterator[tuple[int, Any]]:
             raise RecordBroken(number + 1, error) from error
 
 
+def json_of(text: str) -> Any:
+    """The value that `text` stands for.
+
+    Raises:
+        ValueError: no JSON, or half of a surrogate pair in it, which is no text.
+        RecursionError: it is nested too deep.
+    """
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
 def _is_list(file: IO[bytes], path: Path) -> bool:
     if not path.name.removesuffix(path.suffix if path.suffix in _OPENERS else "").endswith(".json"):
         return False
@@ -56,10 +69,6 @@ def _is_list(file: IO[bytes], path: Path) -> bool:
 def _json_of(data: bytes, number: int) -> Any:
     """The record of line `number`. Files with a byte order mark may have been joined: it is no part of any line."""
     try:
-        text = data.removeprefix(BOM_UTF8).decode()
-        record = json.loads(text)
-        if "\\ud" in text.lower():
-            json.dumps(record, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        return json_of(data.removeprefix(BOM_UTF8).decode())
     except (ValueError, RecursionError) as error:
         raise RecordBroken(number, error) from error
-    return record
