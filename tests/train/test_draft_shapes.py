@@ -163,21 +163,23 @@ def test_the_whole_vocabulary_needs_no_map(size, inputs, tmp_path):
 def test_going_on_from_a_draft_keeps_its_shape_and_map_and_refuses_another(inputs, tmp_path):
     shape = DraftShape(num_layers=2, aux_norm="per-state")
     run(inputs, tmp_path / "first", replace(CONFIG, shape=shape))
-    run(
-        inputs,
-        tmp_path / "second",
-        replace(CONFIG, lr=1e-9, steps=1, draft_vocab_size=64),
-        init_from=tmp_path / "first",
-    )
+    slow, first_draft = replace(CONFIG, lr=1e-9, steps=1), tmp_path / "first"
+    run(inputs, tmp_path / "second", replace(slow, draft_vocab_size=None), init_from=first_draft)
 
     first, second = (load_file(tmp_path / folder / "model.safetensors") for folder in ("first", "second"))
     assert first.keys() == second.keys()
     assert torch.equal(first["d2t"], second["d2t"])
     torch.testing.assert_close(first["fc.weight"], second["fc.weight"], atol=1e-4, rtol=0.02)
-    with pytest.raises(TrainConfigInvalid, match="--num-layers 2; --aux-norm per-state"):
-        run(inputs, tmp_path / "third", replace(CONFIG, shape=shape), init_from=tmp_path / "first")
-    with pytest.raises(TrainConfigInvalid, match="--aux-boundaries 1 2 4"):
-        run(inputs, tmp_path / "third", replace(CONFIG, aux_boundaries=(1, 2, 4)), init_from=tmp_path / "first")
+    assert torch.equal(first["lm_head.weight"], second["lm_head.weight"])
+    for change, says in [
+        ({"shape": DraftShape(num_layers=3, attention="mla")}, "--num-layers 3, it has 2; --attention mla, it has gqa"),
+        ({"aux_boundaries": (1, 2, 4)}, "--aux-boundaries 1 2 4, it has 2 3 4"),
+        ({"draft_vocab_size": 64}, "--draft-vocab-size 64, it has 32"),
+        ({"draft_vocab_size": "full"}, r"--draft-vocab-size \d+, it has 32"),
+    ]:
+        with pytest.raises(TrainConfigInvalid, match=says):
+            run(inputs, tmp_path / "third", replace(slow, **change), init_from=first_draft)
+    run(inputs, tmp_path / "same", replace(slow, shape=shape, aux_boundaries=(2, 3, 4)), init_from=first_draft)
 
 
 def test_shapes_that_cannot_be_are_refused_all_at_once():

@@ -12,7 +12,7 @@ from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.data.row_store import Rows
 from eyas.errors import EyasError
 from eyas.models.save_draft import choose_dialect
-from eyas.records.rows import RULES
+from eyas.records.rows import RULES, RowsUnreadable
 from eyas.train.batches import Batch, plan_batches
 from eyas.train.config import Resolved, TrainConfig, TrainConfigInvalid, resolve
 from eyas.train.costs import Costs, estimate_costs
@@ -109,16 +109,17 @@ def make_plan(
         device_type: "cpu" or "cuda": where it will run, for the estimate of memory.
 
     Raises:
-        RowsUnreadable: no rows in the folder, or token ids that the target does not have.
+        RowsUnreadable: no rows in the folder, none with a supervised token, or token ids that the target does not have.
         RowsOfAnotherTarget: tokenizer or template differ.
         DraftVocabTooLarge: larger than the target's.
         TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
         DraftUnwritable: no format can hold the draft that would come out.
-        TrainConfigInvalid: options of a new draft beside `init_from`, or of freezing what cannot be frozen alone.
+        TrainConfigInvalid: options of another draft than `init_from`, or of freezing what cannot be frozen alone.
         HeldOutUnusable: no held-out row can be replayed.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
     _require_same_text(target, rows)
+    _require_lesson(rows)
     manifest = rows.manifest
     tensors = read_checkpoint(target_folder).tensors
     vocab_size = target.vocab_size or 0
@@ -127,7 +128,7 @@ def make_plan(
     vocabulary, notes = None, list(_age_notes(rows))
     if init_from is not None:
         spec = open_draft(init_from, target)
-        _require_no_shape(config, init_from, spec)
+        _require_same_shape(config, init_from, spec)
     else:
         counts = rows.supervised_counts(vocab_size)
         offered, said = config.offered_of(len(counts))
@@ -227,22 +228,40 @@ def _require_same_text(target: TargetSpec, rows: Rows) -> None:
         )
 
 
-def _require_no_shape(config: TrainConfig, init_from: Path, spec: DraftSpec) -> None:
-    changed = _changed(config.shape)
-    if config.aux_boundaries is not None and config.aux_boundaries != spec.aux_boundaries:
-        changed["aux_boundaries"] = " ".join(map(str, config.aux_boundaries))
+def _require_same_shape(config: TrainConfig, init_from: Path, spec: DraftSpec) -> None:
+    plain = asdict(DraftShape())
+    asked = {name: value for name, value in asdict(config.shape).items() if value != plain[name]}
+    if config.aux_boundaries is not None:
+        asked["aux_boundaries"] = config.aux_boundaries
+    if config.draft_vocab_size is not None:
+        asked["draft_vocab_size"] = config.offered or spec.vocab_size
+    own = {name: getattr(spec, "draft_class" if name == "attention" else name) for name in asked}
+    changed = [name for name in asked if asked[name] != own[name]]
     if changed:
         raise TrainConfigInvalid(
-            "a draft that is gone on with keeps its shape",
+            "a draft that is gone on with keeps its shape and its vocabulary",
             f"--init-from {init_from}",
-            "; ".join(f"--{name.replace('_', '-')} {value}" for name, value in changed.items()),
+            "; ".join(
+                f"--{name.replace('_', '-')} {_typed(asked[name])}, it has {_typed(own[name])}" for name in changed
+            ),
             "leave these options out, or train a new draft",
         )
 
 
-def _changed(shape: DraftShape) -> dict[str, Any]:
-    plain = asdict(DraftShape())
-    return {name: value for name, value in asdict(shape).items() if value != plain[name]}
+def _typed(value: Any) -> str:
+    """As on a command line."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _require_lesson(rows: Rows) -> None:
+    manifest = rows.manifest
+    if manifest.num_supervised == 0:
+        raise RowsUnreadable(
+            "the rows teach nothing",
+            str(rows.folder),
+            f"of {manifest.num_tokens} tokens in {manifest.num_rows} rows none is supervised",
+            "run `eyas prepare` again, on conversations with answers",
+        )
 
 
 def _format_notes(spec: DraftSpec, target: TargetSpec) -> tuple[str, ...]:
