@@ -188,9 +188,21 @@ def test_a_sliding_window_is_refused():
         fast_target(replace(weights, shape=replace(weights.shape, window=8)), max_length=64)
 
 
-def test_the_embedding_is_no_boundary_of_the_captured_round():
+@pytest.mark.parametrize("boundaries", [(0, 2, 3), (1, 2, 2)])
+def test_the_embedding_and_a_state_asked_for_twice_are_no_boundaries_of_the_captured_round(boundaries):
     with pytest.raises(FastPathUnsupported, match="aux boundaries"):
-        fast_target(tiny_weights(), max_length=64, aux_boundaries=(0, 2, 3))
+        fast_target(tiny_weights(), max_length=64, aux_boundaries=boundaries)
+
+
+def test_heads_whose_width_is_no_power_of_two_are_refused_and_not_met_by_a_kernel():
+    """As of h2o-danube: 80."""
+    weights = tiny_weights()
+    target = fast_target(weights, max_length=64, aux_boundaries=BOUNDARIES)
+
+    with pytest.raises(FastPathUnsupported, match="heads of 80 numbers"):
+        fast_target(replace(weights, shape=replace(weights.shape, head_dim=80, rotary_dim=80)), max_length=64)
+    with pytest.raises(FastPathUnsupported, match="head_dim = 24"):
+        fast_draft(tiny_module(weights, head_dim=24), target)
 
 
 def test_a_cpu_has_no_graphs_and_says_so():

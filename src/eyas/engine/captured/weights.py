@@ -157,13 +157,16 @@ def fast_target(weights: LlamaWeights, *, max_length: int, aux_boundaries: tuple
         aux_boundaries: tapped states, each in 1 … number of layers.
 
     Raises:
-        FastPathUnsupported: a window, a partial rotary share, or boundary 0.
+        FastPathUnsupported: a window, a partial rotary share, a head width that is no power of two, boundary 0, or a
+            boundary twice.
     """
     shape, blocks = weights.shape, weights.blocks
+    is_once = len(set(aux_boundaries)) == len(aux_boundaries)
     odd = {
         "a sliding window": shape.window is not None,
         "a partly rotated head": shape.rotary_dim != shape.head_dim,
-        f"aux boundaries {aux_boundaries}": any(not 1 <= b <= len(blocks) for b in aux_boundaries),
+        f"heads of {shape.head_dim} numbers": not _is_power_of_two(shape.head_dim),
+        f"aux boundaries {aux_boundaries}": not is_once or any(not 1 <= b <= len(blocks) for b in aux_boundaries),
     }
     _refuse("target", [name for name, is_so in odd.items() if is_so])
     heads = Heads(num_query=shape.num_heads, num_kv=shape.num_kv_heads, width=shape.head_dim)
@@ -263,7 +266,13 @@ def _refuse_switches(spec: DraftSpec, target: FastTarget) -> None:
     }
     wrong = [f"{name} = {has!r} (knows {knows!r})" for name, (has, knows) in wanted.items() if has != knows]
     biases = sorted(name for name in spec.tensors if name.endswith(".bias"))
-    _refuse("draft", wrong + biases)
+    width = [] if _is_power_of_two(spec.head_dim) else [f"head_dim = {spec.head_dim} (knows powers of two)"]
+    _refuse("draft", wrong + width + biases)
+
+
+def _is_power_of_two(width: int) -> bool:
+    """What the attention kernel takes: its tiles have no ragged columns."""
+    return width & (width - 1) == 0
 
 
 def _refuse(model: str, wrong: list[str]) -> None:
