@@ -9,9 +9,16 @@ import torch
 from eyas.bench.arm import BenchPrompt
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.bench_engine import bench_engine, rounds_for, say_beyond_context
+from eyas.contract.read_checkpoint import CheckpointNotFound
 from eyas.replay.replay import RowOutsideVocabulary
 from eyas.talk import Silent
 from tiny_checkpoints import VOCAB, write_draft, write_target
+
+
+def test_a_draft_that_is_not_there_is_told_first_and_as_such(tmp_path: Path):
+    target = write_target(tmp_path / "target")
+    with pytest.raises(CheckpointNotFound):
+        bench_engine(target, tmp_path / "no", [tmp_path], BenchConfig(device="cpu"), cache=tmp_path, talk=Silent())
 
 
 @pytest.mark.parametrize("key", ["prompt_ids", "response_ids"])

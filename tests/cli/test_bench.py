@@ -120,8 +120,10 @@ def test_the_help_of_data_and_its_reader_agree(tmp_path: Path, capsys):
         read_eval_rows([path])
 
 
-def test_an_output_that_cannot_be_written_is_told_before_the_work(tmp_path: Path, capsys):
-    assert main(["bench", "--target", "t", "--draft", "d", "--out", str(tmp_path)]) == 3
+@pytest.mark.parametrize("out", ["--out=~", "--out=~/"])  # which a shell leaves alone
+def test_an_output_that_cannot_be_written_is_told_before_the_work(tmp_path: Path, capsys, monkeypatch, out: str):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert main(["bench", "--target", "t", "--draft", "d", out]) == 3
     assert f"cannot write {tmp_path}" in capsys.readouterr().err
 
 

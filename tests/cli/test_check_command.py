@@ -186,6 +186,12 @@ def test_a_launch_that_would_be_damaged_has_no_flags_to_copy(tmp_path, target, c
     assert sound["launch_withheld"] is None
 
 
+def test_a_runner_that_no_engine_asked_for_has_is_told(tmp_path, capsys):
+    for engine in ("sglang==0.5.23", "vllm==0.33.0"):
+        main(["check", "--draft", str(_draft("intact", tmp_path / engine)), "--runner", "v1", "--for", engine])
+        assert ("note: --runner v1: no effect" in capsys.readouterr().err) == engine.startswith("sglang")
+
+
 def test_findings_of_one_cause_are_one_block_and_all_in_json(tmp_path, target, capsys):
     build = damage_matrix.build("intact")
     for i in range(20):

@@ -82,8 +82,10 @@ def test_an_unknown_format_is_a_usage_error_with_the_known_ones(tmp_path: Path, 
 
 def test_llama_cpp_is_answered_with_its_own_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     draft = write_draft(tmp_path / "draft", norm_output=True)
-    assert main(["convert", str(draft), "--to", "llama.cpp", "--json"]) == 0
-    document = last_json(capsys)
+    assert main(["convert", "--draft", str(draft), "--to", "llama.cpp", "--json", "--allow", "x", "--replace"]) == 0
+    shown = capsys.readouterr()
+    assert "note: --allow, --replace: no effect" in shown.err
+    document = json.loads(shown.out)
     assert "convert_hf_to_gguf.py" in str(document["commands"])
     assert any("3.1" in str(need) for need in document["needs"])  # type: ignore[attr-defined]
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.cli.app import build_app
+from eyas.cli.app import build_app, main
 from eyas.cli.demo import DemoConfig, Step, _run_step, demo_steps
 
 
@@ -37,3 +37,12 @@ def test_what_to_expect_is_said_before_the_training(tmp_path: Path, capsys: pyte
 
     said = capsys.readouterr().err
     assert said.index("$ eyas header") < said.index("Expect little.") < said.index("error[")
+
+
+def test_an_option_out_of_range_is_told_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["demo", "--out", str(tmp_path / "run"), "--bench-prompts", "0"]) == 2
+
+    said = capsys.readouterr().err
+    assert said.startswith("error[bench-config-invalid]: --max-prompts is 0")
+    assert "= note: in a step of the demo: eyas bench" in said
+    assert not (tmp_path / "run").exists()

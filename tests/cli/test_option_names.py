@@ -21,6 +21,20 @@ def test_commands_that_compute_take_the_same_options_with_the_same_defaults(opti
         assert [a.field_info.default for a in found] == [default], command
 
 
+@pytest.mark.parametrize(
+    ("option", "commands"),
+    [
+        ("--draft", ["eval", "infer", "check", "convert", "bench", "chat", "serve"]),
+        ("--out", ["demo", "prepare", "train", "eval", "convert", "bench", "report", "watch"]),
+        ("-k", ["demo", "eval", "infer", "check", "bench", "chat", "serve"]),
+    ],
+)
+def test_what_several_commands_take_goes_by_one_name_also_where_it_may_stand_without(option, commands):
+    app = build_app()
+    for command in commands:
+        assert any(option in a.names for a in app[command].assemble_argument_collection()), command
+
+
 def test_a_switch_that_is_off_has_no_second_name_that_turns_it_off():
     app = build_app()
     twice = [

@@ -11,6 +11,7 @@ from eyas.errors import EyasError
 
 _MAX_DEPTH = 32
 _MAX_BATCH = 4096
+_AUTO_MOST = 5
 
 
 class BenchConfigInvalid(EyasError):
@@ -27,7 +28,7 @@ class BenchConfig:
     """Drafts per verify pass, the bonus token excluded: one number, a list 1,3,5, a range 1..7 (1 - 32), or auto: the
     depth that is expected to pay is chosen for each round, 0 included. auto may stand in a list: 3,auto."""
 
-    auto_most: int = 5
+    auto_most: int = _AUTO_MOST
     """With -k auto: the deepest draft, 1 - 7."""
 
     tree: str = ""
@@ -79,12 +80,13 @@ class BenchConfig:
         only_chains = bool(self.depths) and not (self.is_adaptive or self.tree or self.peer != "none")
         batch_words = f"numbers 1 - {_MAX_BATCH} such as 8 or 1,8,32"
         batch_alone = "with fixed -k only: batches have no -k auto, --tree and --peer"
-        cache = self.max_cache_mib
+        cache, is_default_most = self.max_cache_mib, self.auto_most == _AUTO_MOST
         wrong = [
             f"{name} is {value}, wanted {wanted}"
             for name, value, wanted, is_right in (
                 ("-k", self.num_draft_tokens, "numbers 1 - 32 such as 3, 1,3,5 or 1..7, or auto", self._is_depth),
                 ("--auto-most", self.auto_most, "1 - 7", 1 <= self.auto_most <= 7),
+                ("--auto-most", self.auto_most, "none without -k auto", is_default_most or self.is_adaptive),
                 ("--batch", self.batch, batch_words, not self.batch or bool(self.batches)),
                 ("--batch", self.batch, batch_alone, not self.batches or only_chains),
                 ("--max-cache-mib", cache, "at least 1, beside --batch", cache is None or (cache > 0 and self.batch)),

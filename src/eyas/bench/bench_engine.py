@@ -15,6 +15,7 @@ from eyas.bench.batch_engine import bench_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.run_bench import BenchSettings, Subject, run_bench
 from eyas.bench.workload import TargetTokenizer, workload
+from eyas.contract.open_draft import open_draft
 from eyas.contract.target_spec import read_target
 from eyas.engine.captured.round import MOST_DRAFTS
 from eyas.engine.open_engine import OpenedEngine, open_engine
@@ -51,6 +52,7 @@ def bench_engine(
     talk.line(f"measuring on {placement.device}, {_device_name(placement.device)}, in {config.dtype}")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    open_draft(draft_path, read_target(target_folder))  # what is wrong with it is said before anything is measured
     rows = read_eval_rows(data)
     _require_own_ids(rows, target_folder)
     tokenizer = TargetTokenizer(target_folder)

@@ -8,6 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import cyclopts
@@ -36,6 +37,9 @@ COMMANDS = {
     "watch": ("eyas.cli.watch:watch", "What a server is doing now: a URL, a process or a log."),
 }
 
+# Options that hold a path and may hold something else: FILE:2, none.
+_PATHS_AS_TEXT = ("--data", "--draft", "--python")
+
 # Packages of the extra `torch`: their absence is the user's to mend, not a bug.
 _TORCH_EXTRA = {"torch", "transformers", "gguf", "safetensors", "tokenizers", "numpy"}
 
@@ -53,7 +57,7 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
         help="EAGLE-3 speculative decoding: prepare, train, eval, check, convert, serve, bench.",
         help_epilogue="Exit codes: 0 good, 1 findings, 2 usage or config, 3 environment, 4 internal.",
         suppress_keyboard_interrupt=False,  # else cyclopts ends the process itself, without our message
-        config=_refuse_fractions,
+        config=(_refuse_fractions, _expand_home),
     )
     for name, (target, help_line) in COMMANDS.items():
         if name == full_page_of:
@@ -66,7 +70,7 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
 def _refuse_fractions(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
     """A whole number is written without a point: cyclopts itself would round 1.5 to 2."""
     for argument in arguments:
-        if not _is_whole(argument.hint):
+        if not _takes(int, argument.hint):
             continue
         for token in argument.tokens:
             if "." in token.value:
@@ -78,10 +82,17 @@ def _refuse_fractions(app: cyclopts.App, commands: tuple[str, ...], arguments: c
                 )
 
 
-def _is_whole(hint: Any) -> bool:
-    """`int`, alone, optional or as items; not where something else would do too."""
+def _expand_home(_app: cyclopts.App, _commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
+    """`~` at the beginning of a path, which a shell leaves alone in `--out=~/x`, and nobody reads in a recipe."""
+    for argument in arguments:
+        if _takes(Path, argument.hint) or argument.name in _PATHS_AS_TEXT:
+            argument.tokens = [token.evolve(value=os.path.expanduser(token.value)) for token in argument.tokens]
+
+
+def _takes(kind: type, hint: Any) -> bool:
+    """`kind`, alone, optional or as items; not where something else would do too."""
     parts = [part for part in get_args(hint) if part not in (type(None), ...)]
-    return hint is int or (bool(parts) and all(map(_is_whole, parts)))
+    return hint is kind or (bool(parts) and all(_takes(kind, part) for part in parts))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -16,7 +16,6 @@ from eyas.errors import ExitCode
 
 def check(
     draft: Path,
-    /,
     *,
     target: str | None = None,
     for_: Annotated[tuple[str, ...], Parameter(name="--for", negative="")] = (),
@@ -67,9 +66,12 @@ def check(
     from eyas.contract.engines.version import parse_engine
     from eyas.contract.read_checkpoint import read_checkpoint
 
+    talk = Terminal()
     engines = [parse_engine(text, nearest=nearest, runner=runner) for text in for_]
+    if runner is not None and not any(engine.runner == runner for engine in engines):
+        talk.note(f"--runner {runner}: no effect; it chooses for a vLLM on a GPU, named with --for")
     options = CheckOptions(algorithm=algorithm, num_draft_tokens=num_draft_tokens, deep=deep)
-    read_target = _target(target, Terminal(), deep=deep)
+    read_target = _target(target, talk, deep=deep)
     report = run_check(read_checkpoint(draft), read_target, engines, options)
     worst = report.worst()
     failed = worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on)

@@ -28,7 +28,6 @@ class OutMissing(EyasError):
 def convert(
     draft: Path,
     out: Path | None = None,
-    /,
     *,
     to: str,
     target: str | None = None,
@@ -80,6 +79,9 @@ def convert(
     target_spec = _target(target, talk)
     reading = read_draft(read_checkpoint(draft), target_spec, [parse_rename(text) for text in rename])
     if dialect is None:
+        given = {"--allow": allow, "--dry-run": dry_run, "--replace": replace}
+        if idle := [name for name, value in given.items() if value]:
+            talk.note(f"{', '.join(idle)}: no effect, for llama.cpp nothing is written here")
         return _llama_cpp(reading, target_spec, draft, out, json)
     from eyas.contract.conversion_plan import plan_conversion
 

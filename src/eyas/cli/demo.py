@@ -74,6 +74,7 @@ def demo(*, config: Annotated[DemoConfig, Parameter(name="*")] = DemoConfig(), j
     on the CPU and evaluated beside it. Ends with one page: demo-run/report.html.
     """
     steps = demo_steps(config)
+    _require_usable(steps)
     start = time.monotonic()
     for number, step in enumerate(steps, 1):
         _run_step(f"[{number}/{len(steps)}] {step.title}", step)
@@ -150,6 +151,19 @@ def demo_steps(config: DemoConfig) -> list[Step]:
             done=out / "report.html.never",  # cheap, and made anew each time
         ),
     ]
+
+
+def _require_usable(steps: Sequence[Step]) -> None:
+    """Every command is parsed before the first one runs: an option out of range is not told after minutes of work."""
+    from eyas.cli.app import build_app
+
+    app = build_app()
+    for step in steps:
+        try:
+            app.parse_args(list(step.arguments), exit_on_error=False, print_error=False)
+        except EyasError as error:
+            error.add_note(f"in a step of the demo: {shlex.join(['eyas', *step.arguments])}")
+            raise
 
 
 def _kept(title: str, arguments: Sequence[str], keeps: Path) -> Step:
