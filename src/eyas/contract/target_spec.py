@@ -7,10 +7,8 @@ from typing import Any
 
 from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.draft_spec import Rope
-from eyas.contract.json_file import read_json_object
-from eyas.contract.read_checkpoint import CheckpointNotFound, read_checkpoint
 from eyas.contract.rope import read_rope
-from eyas.contract.side_files import read_side_files
+from eyas.contract.target_checkpoint import read_target_checkpoint
 from eyas.contract.tokenizer_print import TokenizerPrint, tokenizer_print
 from eyas.errors import EyasError
 from eyas.records.fingerprint import of_json
@@ -114,29 +112,7 @@ def read_target(path: Path) -> TargetSpec:
         CheckpointNotFound, FileUnreadable, JsonInvalid, JsonDuplicateKey: no readable config.
         TargetConfigIncomplete: no hidden size or layer count in it.
     """
-    path = Path(path)
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise CheckpointNotFound(
-                f"no config.json in {path}",
-                str(path),
-                "a target is known by its config.json",
-                "give the target's folder, its config.json, or a header dump of it",
-            )
-        side = read_side_files(path)
-        config = read_json_object(path / "config.json")
-        return target_spec(
-            Checkpoint(
-                where=str(path),
-                kind="folder",
-                config=config,
-                tensors={},
-                extra=side.extra,
-                root=path,
-                hashes=side.hashes,
-            )
-        )
-    return target_spec(read_checkpoint(path))
+    return target_spec(read_target_checkpoint(path))
 
 
 def target_spec(checkpoint: Checkpoint) -> TargetSpec:
