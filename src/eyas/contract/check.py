@@ -17,7 +17,7 @@ from eyas.contract.engine_findings import engine_findings, with_random_embedding
 from eyas.contract.engines.judge import judge
 from eyas.contract.engines.version import EngineVersion, Runner, at_least
 from eyas.contract.engines.vllm import is_moe
-from eyas.contract.finding import SEVERITIES, Finding, Severity, errors_of
+from eyas.contract.finding import SEVERITIES, Finding, Severity, errors_of, worst_first
 from eyas.contract.launch_flags import Launch, launch_for
 from eyas.contract.ledger import Ledger
 from eyas.contract.read_draft import read_draft
@@ -177,4 +177,4 @@ def _other_runner(engine: EngineVersion) -> Runner | None:
 def _sorted(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Worst first; the same thing said twice (by the draft and by its pair) once."""
     unique = {(f.code, f.engine, f.what): f for f in findings}
-    return tuple(sorted(unique.values(), key=lambda f: (-SEVERITIES.index(f.severity), f.engine or "")))
+    return worst_first(sorted(unique.values(), key=lambda f: f.engine or ""))

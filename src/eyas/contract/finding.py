@@ -41,3 +41,8 @@ class Finding:
 def errors_of(findings: Iterable[Finding]) -> list[Finding]:
     """Those of severity error or fatal."""
     return [finding for finding in findings if finding.severity in ("error", "fatal")]
+
+
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Each once, by severity; those of one severity as they came."""
+    return tuple(sorted(dict.fromkeys(findings), key=lambda finding: -SEVERITIES.index(finding.severity)))

@@ -1,5 +1,6 @@
 """Two runs side by side: what was changed between them, and where they part."""
 
+import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -181,8 +182,6 @@ class _Once:
 
 
 def _document_of(folder: RunFolder | None, name: str) -> Mapping[str, Any]:
-    import json
-
     if folder is None:
         return {}
     try:

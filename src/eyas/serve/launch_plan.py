@@ -12,7 +12,7 @@ from eyas.client.versions import at_least
 from eyas.contract.check import CheckOptions, CheckReport, check
 from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.engines.version import EngineVersion, parse_engine
-from eyas.contract.finding import SEVERITIES, Finding
+from eyas.contract.finding import Finding, errors_of, worst_first
 from eyas.contract.launch_flags import Launch
 from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.contract.target_checkpoint import read_target_checkpoint
@@ -153,7 +153,7 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         pythonpath=request.pythonpath,
     )
     memory = _memory(recipe, engine)
-    findings = _sorted(
+    findings = worst_first(
         [
             *(f for f in report.findings if f.engine in (None, engine.label)),
             *bad_combinations(recipe, environment.variables),
@@ -163,7 +163,7 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
             *_secrets_on_the_command_line(request.extra),
         ]
     )
-    blocking = tuple(f for f in findings if f.severity in ("error", "fatal"))
+    blocking = tuple(errors_of(findings))
     refused = tuple(f for f in blocking if f.code not in request.forced)
     overruled = tuple(f for f in blocking if f.code in request.forced)
     return LaunchPlan(
@@ -180,7 +180,7 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         ledger=ledger_words(
             report.ledgers.get(engine.label),
             is_target_known=target is not None,
-            is_sound=report.worst(engine.label) not in ("error", "fatal"),
+            is_sound=report.withheld(engine.label) is None,
         ),
         next_command=_next(request, engine, blocking),
         notes=_notes(request, engine, installed, recipe, blocking, report),
@@ -291,8 +291,3 @@ def _notes(
 def _next(request: LaunchRequest, engine: EngineVersion, blocking: tuple[Finding, ...]) -> str:
     first = next((f.do for f in blocking if f.do.startswith("eyas ")), None)
     return first or f"eyas check {request.draft} --target {request.target} --for {engine.label} --ledger"
-
-
-def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    unique = dict.fromkeys(findings)
-    return tuple(sorted(unique, key=lambda f: -SEVERITIES.index(f.severity)))

@@ -4,13 +4,13 @@ The measured numbers only corroborate; what an engine does with a draft is the l
 cost nothing on an easy text). The place of a predicted accept length is kept in `Verdict.prediction`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eyas.client import counters
 from eyas.client.address import ServerAddress
-from eyas.contract.finding import Finding, Severity
+from eyas.contract.finding import Finding, errors_of, worst_first
 from eyas.decode.accept_length import Acceptance
 from eyas.errors import EyasError
 from eyas.serve.canary import canary_prompts
@@ -45,7 +45,7 @@ class Verdict:
     @property
     def ok(self) -> bool:
         """No finding of severity error or above."""
-        return all(f.severity in ("note", "warning") for f in self.findings)
+        return not errors_of(self.findings)
 
     @property
     def proof(self) -> Proof:
@@ -127,23 +127,20 @@ def judge(
     pooled = Acceptance.none(options.num_draft_tokens)
     for result in results:
         pooled += result.acceptance
-    order: Mapping[Severity, int] = {"fatal": 0, "error": 1, "warning": 2, "note": 3}
-    found = sorted(
-        verdict_findings(results, pooled, losslessness, speculates, options, context), key=lambda f: order[f.severity]
-    )
+    found = worst_first(verdict_findings(results, pooled, losslessness, speculates, options, context))
     notes = (*notes, *dict.fromkeys(n for r in results for n in r.notes))
     return Verdict(
         acceptance=pooled,
         ranks=tuple(results),
         losslessness=losslessness,
-        findings=tuple(found),
+        findings=found,
         words=_words(pooled, found, losslessness, context),
         notes=notes,
     )
 
 
 def _words(pooled: Acceptance, findings: Sequence[Finding], losslessness: Losslessness, context: VerdictContext) -> str:
-    worst = findings[0] if findings and findings[0].severity in ("error", "fatal") else None
+    worst = next(iter(errors_of(findings)), None)
     if pooled.rounds:
         shares = " ".join(f"{p:.3f}" for p in pooled.per_position)
         head = f"accept length {pooled.accept_length:.2f} over {pooled.rounds} rounds (per position {shares})"
