@@ -86,6 +86,9 @@ def test_cutting_keeps_the_beginning_of_a_long_row(target: Path, tmp_path: Path)
 
     assert (done.manifest.num_rows, done.manifest.longest) == (1, 128)
     assert done.manifest.dropped == {"cut at 128 tokens (kept)": 1}
+    data = write(tmp_path / "e.jsonl", record("Hi", "Yo"), record("x" * 300, "too far behind"))
+    done = run(target, data, tmp_path / "e", max_length=128, too_long="cut")
+    assert done.manifest.dropped == {"nothing supervised": 1}
 
 
 def test_the_example_shows_the_supervised_text_between_the_rest(target: Path, tmp_path: Path):

@@ -80,7 +80,7 @@ def test_user_turns_begin_where_the_template_lets_the_user_speak_and_bad_ones_ar
         "an empty user turn": 1,
         "a user turn with a special token in it": 1,
         "a user turn that did not end within 192 tokens": 1,
-    }
+    }  # and 什么是鹰 is more than one word
     assert document["counts"] == {"conversations": 2, "answers": 2, "answer_tokens": 8 + 8, "unfinished": 1}
 
 
@@ -142,6 +142,24 @@ def test_a_question_that_was_edited_is_tokenised_too(target, tmp_path):
 
     assert (done.manifest.num_rows, done.manifest.num_as_written) == (2, 1)
     assert "Which fish is it?" in TOKENIZER.decode(Rows(tmp_path / "edited")[0].token_ids)
+
+
+@pytest.mark.parametrize("edit", ["shortened", "turn removed"])
+def test_an_edit_that_only_takes_away_is_noticed(target, tmp_path, edit):
+    writer = RecordedWriter(Numbered(user=[USERS[0], "And a third thing"], answer=["A bird.", "Yes."]))
+    run(target, tmp_path / "rows", writer, self_chat=1, chat_turns=2)
+    (record,) = records(tmp_path / "rows")
+    if edit == "shortened":
+        record["messages"][3]["content"] = "Y"
+    else:
+        del record["messages"][2:]
+    data = tmp_path / "d.jsonl"
+    data.write_text(json.dumps(record))
+    done = prepare(target, [data], tmp_path / "edited", PrepareConfig(), Silent())
+
+    assert done.manifest.num_as_written == 0
+    text = TOKENIZER.decode(Rows(tmp_path / "edited")[0].token_ids)
+    assert text.endswith("assistant\nY<|im_end|>" if edit == "shortened" else "A bird.<|im_end|>")
 
 
 def test_ids_without_a_checksum_of_their_text_are_held_against_it(target, tmp_path):
@@ -254,6 +272,17 @@ def test_further_turns_go_on_the_ids_that_were_written(target, tmp_path):
 
     split = prepare(target, [tmp_path / "rows.self-chat"], tmp_path / "s", PrepareConfig(turns="split"), Silent())
     assert split.manifest.num_rows == 3
+
+
+def test_where_a_template_trims_answers_the_next_turn_reads_what_a_server_would_show(tmp_path):
+    trims = save_target_with(tmp_path / "trims", CHATML.replace("m.content", "(m.content | trim)"))
+    writer = RecordedWriter(Numbered(user=["What is a hawk?", "And a third thing"], answer=[" A bird. \n", "Yes."]))
+    run(trims, tmp_path / "rows", writer, self_chat=1, chat_turns=2)
+
+    first, second = (TOKENIZER.decode(row.token_ids) for row in Rows(tmp_path / "rows"))
+    assert first.endswith("assistant\n A bird. \n<|im_end|>"), "as it was written"
+    assert "assistant\nA bird.<|im_end|>\n" in second
+    assert second.endswith("assistant\nYes.<|im_end|>")
 
 
 def test_a_template_that_rewrites_earlier_turns_gets_a_row_of_its_own_for_each_turn(tmp_path):

@@ -63,14 +63,21 @@ class Answering:
             self._add([prompts[name] for name in names], [found[name] for name in names])
 
     def prepare_next(self, dialogues: Sequence[Dialogue]) -> None:
-        """Note the rendered text that each dialogue's ids stand for, so that its next turn goes on the same row."""
-        for dialogue in dialogues:
-            try:
-                segments = self._text.template.segments(dialogue.as_conversation())
-            except (TemplateUnstable, TemplateRewritesAnswer):
-                dialogue.done = None  # earlier turns will be rendered anew: a new row
-            else:
-                dialogue.done = "".join(segment.text for segment in segments)
+        """Note the rendered text that each dialogue's ids stand for, so that its next turn goes on the same row.
+
+        Where they stand for another text (the template trims an answer, or a text was ended by a token that is not the
+        template's), a server would show the target what is rendered: the next turn begins a new row.
+        """
+        for some in chunks(dialogues):
+            read = decode_many(self._text.tokenizer, [dialogue.rows[-1].ids for dialogue in some])
+            for dialogue, ids_text in zip(some, read, strict=True):
+                try:
+                    segments = self._text.template.segments(dialogue.as_conversation())
+                except (TemplateUnstable, TemplateRewritesAnswer):
+                    dialogue.done = None  # earlier turns will be rendered anew
+                else:
+                    done = "".join(segment.text for segment in segments)
+                    dialogue.done = done if done == ids_text else None
 
     def _prompts(self, chunk: Sequence[Dialogue]) -> Iterator[list[int]]:
         conversations = [dialogue.as_conversation() for dialogue in chunk]

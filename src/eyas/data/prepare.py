@@ -105,8 +105,8 @@ def prepare(
     text.template.inserted.clear()  # of the target's own writing
     collected = collect(files, maker, talk)
     _say_inserted(text.template.inserted, talk)
-    if maker.num_edited:
-        talk.note(f"{maker.num_edited} records were edited since the target wrote them: their text was tokenised")
+    if maker.edited:
+        talk.note(f"{len(maker.edited)} records were edited since the target wrote them: their text was tokenised")
     selected = select(collected, files, config.held_out, maker, talk)
     _require_useful(selected.rows, maker.dropped, files)
     manifest = _manifest(selected, text, config, whole, _sources(files, prints, maker, selected), maker)

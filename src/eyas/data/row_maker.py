@@ -27,13 +27,14 @@ class RowMaker:
         dropped: reason -> count.
         num_records: by index of the data file.
         num_as_written: conversations whose rows are the ids that the target wrote.
-        num_edited: conversations whose text is not that of their recorded ids: the text was taken.
+        edited: source and line of those whose text is not that of their recorded ids: the text was taken.
     """
 
     def __init__(self, text: TargetText, config: PrepareConfig, excluded: Exclusion) -> None:
         self._text, self._config, self._excluded = text, config, excluded
         self.dropped, self.num_records = Counter[str](), Counter[int]()
-        self.num_as_written = self.num_edited = 0
+        self.num_as_written = 0
+        self.edited = set[tuple[int, int]]()
         self._seen: set[int] = set()
 
     def rows(self, conversations: Iterable[Conversation]) -> Iterator[tuple[Conversation, list[TokenRow]]]:
@@ -75,10 +76,10 @@ class RowMaker:
 
     def _as_written(self, conversations: Sequence[Conversation]) -> dict[int, list[TokenRow]]:
         """Rows of recorded ids, where these still are the text of the record."""
-        unsure = [c for c in conversations if c.written_text != text_print(c.messages)]
-        edited = self._edited(unsure)
+        edited = {id(c) for c in conversations if c.written_text not in (None, text_print(c.messages))}
+        edited |= self._edited([c for c in conversations if c.written_text is None])
         self.num_as_written += len(conversations) - len(edited)
-        self.num_edited += len(edited)
+        self.edited |= {(c.source, c.line) for c in conversations if id(c) in edited}
         return {
             id(c): [made for row in c.written for made in _split(row, self._config.turns == "split")]
             for c in conversations
@@ -86,7 +87,8 @@ class RowMaker:
         }
 
     def _edited(self, conversations: Sequence[Conversation]) -> set[int]:
-        """Identities of those whose ids do not decode to their questions and answers."""
+        """Identities of those whose ids do not decode to their questions and answers: what can be told of records that
+        hold no checksum of their text."""
         texts = iter(decode_many(self._text.tokenizer, [row.ids for c in conversations for row in c.written]))
         edited = set()
         for c in conversations:
@@ -97,17 +99,19 @@ class RowMaker:
 
     def _kept(self, row: TokenRow) -> Iterator[TokenRow]:
         most, dropped = self._config.max_length, self.dropped
-        if len(row.token_ids) > most:
-            if self._config.too_long == "drop":
-                dropped[f"longer than {most} tokens"] += 1
-                return
+        is_long = len(row.token_ids) > most
+        if is_long and self._config.too_long == "drop":
+            dropped[f"longer than {most} tokens"] += 1
+            return
+        if is_long:
             row = row.cut(most)
-            dropped[f"cut at {most} tokens (kept)"] += 1
         if row.num_supervised == 0:
             dropped["nothing supervised"] += 1
         elif (print_ := hash(row)) in self._seen:
             dropped["the same as an earlier row"] += 1
         else:
+            if is_long:
+                dropped[f"cut at {most} tokens (kept)"] += 1
             self._seen.add(print_)
             yield row
 

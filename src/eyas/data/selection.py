@@ -49,11 +49,12 @@ def collect(files: Sequence[DataFile], maker: RowMaker, talk: Talk) -> Collected
     with talk.progress("prepare", None, "records") as bar:
         for conversation, rows in maker.rows(read_conversations([file.path for file in files])):
             bar.advance()
+            was_greedy = conversation.temperature == 0 and (conversation.source, conversation.line) not in maker.edited
             for row in rows:
                 writer.add(row, conversation.source, conversation.line)
                 how_often.append(times(row.token_ids, files[conversation.source].weight))
                 prompts.append(prompt_key(rows[0]))
-                is_greedy.append(conversation.temperature == 0 and row.num_supervised > 1)
+                is_greedy.append(was_greedy and row.num_supervised > 1)
     return Collected(rows=writer.arrays(), times=how_often, prompts=prompts, is_greedy=is_greedy)
 
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from eyas.data.answering import Answering, chunks, counted, seed_of
 from eyas.data.conversation import Conversation
 from eyas.data.dialogue import Dialogue
-from eyas.data.exclusion import Exclusion
+from eyas.data.exclusion import Exclusion, num_unspaced
 from eyas.data.target_text import TargetText
 from eyas.data.target_writer import Writes
 from eyas.data.text_codec import decode_many, encode_many
@@ -142,7 +142,7 @@ class SelfChat:
             return "a user turn with a special token in it"
         if "\ufffd" in turn:
             return "a user turn with half a character"
-        if len(words) < self.config.min_user_words:
+        if len(words) + num_unspaced(turn) < self.config.min_user_words:
             return f"a user turn under {self.config.min_user_words} words"
         if plain in seen:
             return "a user turn like an earlier one"
