@@ -345,6 +345,10 @@ def build(row: str) -> Draft:
     return deepcopy(ROWS[row]())
 
 
+_FP8_BELOW_TWO = bytes(b & 0x3F for b in range(256))
+_BF16_OF_ABOUT_0_02 = bytes(0x3C | (b & 0x80) for b in range(256))  # the upper byte
+
+
 def _data(draft: Draft, name: str, size: int, rng: random.Random) -> bytes:
     dtype, _ = draft.tensors[name]
     if name in draft.maps:
@@ -352,11 +356,11 @@ def _data(draft: Draft, name: str, size: int, rng: random.Random) -> bytes:
         return bytes(values) if dtype == "BOOL" else struct.pack(f"<{len(values)}q", *values)
     raw = rng.randbytes(size)
     if dtype == "F8_E4M3":
-        return bytes(b & 0x3F for b in raw)
+        return raw.translate(_FP8_BELOW_TWO)
     if dtype == "F32":
         count = size // 4
         return struct.pack(f"<{count}f", *((b - 127.5) / 4096 for b in raw[:count]))
     # bf16 of about +-0.02: sign and mantissa at random, exponent fixed
     data = bytearray(raw)
-    data[1::2] = bytes(0x3C | (b & 0x80) for b in raw[1::2])
+    data[1::2] = raw[1::2].translate(_BF16_OF_ABOUT_0_02)
     return bytes(data)

@@ -1,6 +1,7 @@
 """The ledger against outcomes recorded from real engines (docs/engines.md): same class, same crash, same parameters."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import damage_matrix
@@ -22,13 +23,25 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("engine", "row", "outcome"), CASES)
-def test_the_ledger_says_what_the_real_loader_did(engine, row, outcome, tmp_path):
-    name, _, version = engine.rpartition("-")
-    draft = read_checkpoint(damage_matrix.write(damage_matrix.build(row), tmp_path / "draft"))
-    target = read_target_checkpoint(damage_matrix.write_target(tmp_path / "target"))
+@pytest.fixture(scope="module")
+def target(tmp_path_factory):
+    return read_target_checkpoint(damage_matrix.write_target(tmp_path_factory.mktemp("target")))
 
-    report = check(draft, target, [parse_engine(f"{name}=={version}")])
+
+@pytest.fixture(scope="module")
+def read_row(tmp_path_factory):
+    @cache
+    def read(row):
+        return read_checkpoint(damage_matrix.write(damage_matrix.build(row), tmp_path_factory.mktemp("draft")))
+
+    return read
+
+
+@pytest.mark.parametrize(("engine", "row", "outcome"), CASES)
+def test_the_ledger_says_what_the_real_loader_did(engine, row, outcome, read_row, target):
+    name, _, version = engine.rpartition("-")
+
+    report = check(read_row(row), target, [parse_engine(f"{name}=={version}")])
 
     (ledger,) = report.ledgers.values()
     assert disagreements(ledger, outcome) == []

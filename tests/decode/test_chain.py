@@ -11,7 +11,7 @@ from eyas.decode.sampling import Sampling
 from eyas.engine.engine import Engine, Limits
 from stub_models import VOCAB, StubDraft, StubTarget, moody_draft, next_logits
 
-NUM_TEXTS = 1500
+NUM_TEXTS = 900
 LEAST_P = 0.001
 
 

@@ -16,7 +16,7 @@ from eyas.engine.trees.engine import TreeEngine
 from stub_models import VOCAB, next_logits
 from stub_trees import StubTreeDraft, StubTreeTarget
 
-NUM_TEXTS, NUM_TOKENS, PROMPT = 800, 4, [1, 2]
+NUM_TEXTS, NUM_TOKENS, PROMPT = 500, 4, [1, 2]
 LEAST_P = 0.001
 
 

@@ -211,3 +211,28 @@ def test_a_name_too_long_for_the_file_system_is_a_clear_error(tmp_path: Path):
 def test_half_a_surrogate_pair_is_escaped(tmp_path: Path):
     write_text(tmp_path / "a.json", '"\udcff"')
     assert (tmp_path / "a.json").read_text() == '"\\udcff"'
+
+
+def test_what_is_written_is_synced_before_its_rename_and_the_rename_after(tmp_path: Path, monkeypatch):
+    there: list[tuple[str, bool]] = []
+
+    def note(path: Path):
+        return lambda descriptor: there.append((os.readlink(f"/proc/self/fd/{descriptor}"), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", note(tmp_path / "file"))
+    write_text(tmp_path / "file", "1")
+
+    assert [is_there for _, is_there in there] == [False, True]
+    assert there[0][0].endswith(".part")
+    assert there[1][0] == str(tmp_path)
+
+    there.clear()
+    monkeypatch.setattr(os, "fsync", note(tmp_path / "folder"))
+    with atomic_folder(tmp_path / "folder") as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "x").write_text("1")
+
+    synced = [(Path(path).name, is_there) for path, is_there in there]
+    assert ("x", False) in synced
+    assert ("deep", False) in synced
+    assert synced[-1] == (tmp_path.name, True)

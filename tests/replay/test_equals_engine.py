@@ -62,11 +62,11 @@ def test_on_a_tiny_model_replay_counts_what_the_engine_counted_for_every_depth(t
     save_draft(draft, tmp_path / "draft")
 
     counts = []
-    for k in range(1, 8):
-        prompts = [[first, 1 + first % 5, 3] for first in range(5)]
+    for k in (1, 2, 4, 7):
+        prompts = [[first, 1 + first % 5, 3] for first in range(4)]
         counts += compare(tmp_path / "target", tmp_path / "draft", prompts, Limits(max_new_tokens=31), k)
 
-    assert 0 < sum(counts) < 7 * 5 * 30
+    assert 0 < sum(counts) < 4 * 4 * 30
     assert max(counts) >= 2
 
 
@@ -87,5 +87,5 @@ def test_on_the_real_model_replay_counts_what_the_engine_counted_at_several_dept
     sums = [1, 4093, 198, 1780, 314, 216, 34, 1232, 216, 35, 47, 2, 198, 1, 520, 9531, 198]
     limits = Limits(max_new_tokens=33, stop_ids=frozenset({2}))
 
-    for k in (1, 4, 7):
-        compare(smollm2_folder, shipped.draft_folder(), [chat, sums], limits, k)
+    for k, prompt in ((2, chat), (7, sums)):
+        compare(smollm2_folder, shipped.draft_folder(), [prompt], limits, k)

@@ -17,7 +17,7 @@ from eyas.train.train import train
 from train_run_folder import make_run_folder
 
 CONFIG = TrainConfig(
-    aux_boundaries=(2, 3, 4), steps=6, batch_tokens=4000, draft_vocab_size=32, ttt_steps=3, lr=3e-3, eval_every=0
+    aux_boundaries=(2, 3, 4), steps=6, batch_tokens=1500, draft_vocab_size=32, ttt_steps=3, lr=3e-3, eval_every=0
 )
 
 
