@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from eyas.cli import app
 from eyas.cli.app import COMMANDS, main
@@ -55,7 +56,12 @@ def test_an_error_survives_pickling():
 
 @pytest.mark.parametrize(
     ("raised", "code", "name"),
-    [(KeyboardInterrupt, 130, "interrupted"), (MemoryError, 3, "out-of-memory"), (PermissionError, 3, "os-error")],
+    [
+        (KeyboardInterrupt, 130, "interrupted"),
+        (MemoryError, 3, "out-of-memory"),
+        (torch.OutOfMemoryError, 3, "out-of-memory"),
+        (PermissionError, 3, "os-error"),
+    ],
 )
 def test_with_json_every_end_is_one_object(
     monkeypatch: pytest.MonkeyPatch,

@@ -144,6 +144,8 @@ def _run_command(arguments: Sequence[str]) -> int:
             return _bug(error, arguments, as_json)
         return _fail(ExtraMissing.of(error.name, arguments), as_json)
     except Exception as error:  # noqa: BLE001 - the border of the program: our fault, shown whole
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, of a GPU; torch is not imported here
+            return _fail(OutOfMemory.of(arguments, str(error).partition("\n")[0]), as_json)
         return _bug(error, arguments, as_json)
 
 
@@ -194,18 +196,18 @@ class ExtraMissing(EyasError):
 
 
 class OutOfMemory(EyasError):
-    """The machine has less memory than the command needs."""
+    """The machine, or its GPU, has less memory than the command needs."""
 
     code = "out-of-memory"
     exit_code = ExitCode.ENVIRONMENT
 
     @classmethod
-    def of(cls, arguments: Sequence[str]) -> "OutOfMemory":
+    def of(cls, arguments: Sequence[str], why: str = "an allocation failed") -> "OutOfMemory":
         """For the command line `arguments`."""
         return cls(
             "the memory is not enough",
             " ".join(["eyas", *arguments]),
-            "an allocation failed; files that are written whole or not at all are as they were",
+            f"{why.rstrip('.')}; files that are written whole or not at all are as they were",
             "close other programs, or give the command less at once (fewer rows, smaller batches)",
         )
 
