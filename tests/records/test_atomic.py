@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eyas.records import atomic
-from eyas.records.atomic import OutputExists, WriteFailed, atomic_file, atomic_folder, write_text
+from eyas.records.atomic import OutputExists, WriteFailed, atomic_file, atomic_folder, require_ordinary, write_text
 
 
 def test_a_file_appears_only_when_the_block_ends_well(tmp_path: Path):
@@ -194,6 +194,10 @@ def test_a_link_is_written_through_and_a_device_or_folder_is_refused(tmp_path: P
     write_text(tmp_path / "link.json", "new")
     assert (tmp_path / "link.json").is_symlink()
     assert (tmp_path / "real.json").read_text() == "new"
+    (tmp_path / "to-come").symlink_to("there.json")
+    require_ordinary(tmp_path / "to-come")
+    write_text(tmp_path / "to-come", "new")
+    assert (tmp_path / "there.json").read_text() == "new"
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "."):
         with pytest.raises(WriteFailed, match="not a file"):

@@ -182,6 +182,14 @@ def test_nothing_to_watch_is_a_usage_error(eyas: Callable[..., Done]):
     assert "error[watch-nothing]" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [["nohost:99999"], ["http://"], ["http://[::1:80"], ["http://h:x"], ["1", "--url", "h:80"]]
+)
+def test_a_url_that_none_can_be_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: list[str]):
+    assert main(["watch", *words, "--timeout", "0"]) == 2
+    assert "is no URL of a server" in capsys.readouterr().err
+
+
 def test_a_subject_beside_two_runs_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
     assert main(["watch", "http://127.0.0.1:9", "--compare", "a", "b"]) == 2
     assert "error[watch-nothing]: either a subject or --compare" in capsys.readouterr().err

@@ -141,7 +141,8 @@ def _require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
 def require_ordinary(path: Path) -> None:
     """Raise `WriteFailed` where `path` is a folder, a device or a pipe, or its folder cannot be written: to be told
     before hours of work, not after."""
-    if os.path.lexists(path) and not path.is_file():
+    path = Path(os.path.realpath(path))  # a link is followed, also one to a file that is still to come
+    if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe"
         raise WriteFailed(f"cannot write {path}", str(path), f"it is {kind}, not a file", "name a file")
     require_place(path, path.parent)

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from eyas.errors import ExitCode, EyasError
 
@@ -51,11 +52,13 @@ def parse(text: str, *, url: str | None = None, log: Path | None = None) -> Subj
         url, log: further evidence, given beside it.
 
     Raises:
-        SubjectUnknown: none of these.
+        SubjectUnknown: none of these, or a URL without a host or with an impossible port.
     """
     path = Path(text)
+    if url is not None:
+        _require_url(url)
     if text.startswith(("http://", "https://")):
-        return Subject(url=text.rstrip("/"), log=log)
+        return Subject(url=_require_url(text.rstrip("/")), log=log)
     if text.isdigit() and not path.exists():
         return of_pid(int(text), url=url, log=log)
     if path.is_dir() and (path / "engine.log").exists():
@@ -64,13 +67,25 @@ def parse(text: str, *, url: str | None = None, log: Path | None = None) -> Subj
         return Subject(log=path, url=url)
     host, colon, port = text.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
-        return Subject(url=f"http://{host or '127.0.0.1'}:{port}", log=log)
+        return Subject(url=_require_url(f"http://{host or '127.0.0.1'}:{port}"), log=log)
     raise SubjectUnknown(
         f"cannot tell what {text!r} is",
         text,
         "it is neither a URL (http://host:port), nor a process number, nor a file or run folder that is there",
         "give one of these; for a server that is still to come, its URL",
     )
+
+
+def _require_url(url: str) -> str:
+    """`url`, if it has a host and a port that can be; asked for later, neither would be told apart from silence."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url
+        why = "it wants http:// or https://, a host, and no port or one of 1 - 65535"
+    except ValueError as error:  # of the port, or of an address in brackets
+        why = str(error)
+    raise SubjectUnknown(f"{url!r} is no URL of a server", url, why, "give it as http://host:port")
 
 
 def of_pid(pid: int, *, url: str | None = None, log: Path | None = None) -> Subject:
