@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,14 @@ def test_a_command_s_page_shows_its_whole_docstring(capsys: pytest.CaptureFixtur
     shown = " ".join(capsys.readouterr().out.split())
     assert "compares what it wrote with the source" in shown
     assert "Exit codes: 0 good" in shown
+
+
+def test_a_page_tells_defaults_but_not_of_switches_that_are_off(capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", "--help"]) == 0
+    assert main(["check", "--help"]) == 0
+    defaults = set(re.findall(r"\[default: (.*?)\]", " ".join(capsys.readouterr().out.replace("│", " ").split())))
+    assert {"3", "0", "none", "error"} <= defaults  # 0 is no switch
+    assert not {"False", "()", '""', ""} & defaults
 
 
 def shell(command: str) -> subprocess.CompletedProcess[str]:

@@ -58,6 +58,7 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
         help_epilogue="Exit codes: 0 good, 1 findings, 2 usage or config, 3 environment, 4 internal.",
         suppress_keyboard_interrupt=False,  # else cyclopts ends the process itself, without our message
         config=(_refuse_fractions, _expand_home),
+        default_parameter=cyclopts.Parameter(show_default=_shown_default),
     )
     for name, (target, help_line) in COMMANDS.items():
         if name == full_page_of:
@@ -65,6 +66,11 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
         else:
             app.command(target, name=name, help=help_line)
     return app
+
+
+def _shown_default(value: object) -> str | None:
+    """What a help page tells of a default; a switch that is off and an empty list are what one expects."""
+    return None if value is None or value is False or value in ("", ()) else str(value)
 
 
 def _refuse_fractions(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:

@@ -1,6 +1,6 @@
 """The page: sections made of blocks, rendered by one template. Everything from a run is escaped; only our SVG is not.
 
-Knows blocks, not records: `sections.py` turns a run's documents into blocks.
+Knows blocks, not records: `section_*.py` turn a run's documents into blocks.
 """
 
 from collections.abc import Sequence

@@ -7,6 +7,8 @@ RUNS/20261129-140301-sglang-1/
   stacks-1.txt     stacks of every rank, first and second sample
   timeline.json    schema eyas.timeline/1, written at the end (and on every change of state)
   last.json        the last snapshot
+  verdict.json     schema eyas.verdict/1, once the first minute is judged
+  outcome.json     schema eyas.serve/1, written at the end
 """
 
 import json
