@@ -1,13 +1,15 @@
-"""Two processes on the CPU (gloo): the curve of one process, kills, and going on with another number of ranks."""
+"""Two processes on the CPU (gloo): the curve of one process, kills, and going on with another number of ranks.
 
-import contextlib
+One test starts them as `eyas train` does. The others fork this process, which spares each rank its imports.
+"""
+
 import json
 import multiprocessing
+import os
 import shutil
+import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -25,12 +27,13 @@ from eyas.train.optimiser import TrainingDiverged
 from eyas.train.preflight import plan_train
 from eyas.train.request import TrainRequest
 from eyas.train.train import Trained, train
+from eyas.train.trainer import Trainer
 from train_run_folder import make_run_folder
 
 # Sums in another order are all that may differ: fp32, relative.
 TOLERANCE = 1e-4
 CONFIG = TrainConfig(
-    steps=30, batch_tokens=150, draft_vocab_size=32, ttt_steps=3, checkpoint_every_s=1e-9, eval_every=10, lr=1e-3
+    steps=12, batch_tokens=150, draft_vocab_size=32, ttt_steps=3, checkpoint_every_s=1e-9, eval_every=4, lr=1e-3
 )
 
 
@@ -53,6 +56,28 @@ def on_two(request: TrainRequest) -> Trained:
     return train_on(2, request, CONFIG, plan_train(request, CONFIG, Silent()), Silent, threads=1)
 
 
+@pytest.fixture(scope="module")
+def whole(request_for, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """The run of one process."""
+    return alone(request_for(tmp_path_factory.mktemp("whole") / "whole"))
+
+
+def start_by(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eyas.train.launch.get_context", lambda _: multiprocessing.get_context(start))
+
+
+def die_in_step(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second rank is killed while the first one waits for it; for ranks that are forked from here."""
+    whole = Trainer.start_step
+
+    def start_step(self, rows, step):
+        if self.ranks.rank == 1 and step == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(self, rows, step)
+
+    monkeypatch.setattr(Trainer, "start_step", start_step)
+
+
 def require_same_curve(one: Trained, two: Trained) -> None:
     for a, b in zip(one.metrics, two.metrics, strict=True):
         assert a["tokens"] == b["tokens"]
@@ -65,38 +90,25 @@ def require_same_curve(one: Trained, two: Trained) -> None:
         assert (first[name].float() - second[name].float()).abs().max() < 0.01
 
 
-def test_a_killed_rank_ends_the_others_at_once_and_one_process_goes_on(request_for, tmp_path: Path):
-    whole = alone(request_for(tmp_path / "whole"))
-    request, caught = request_for(tmp_path / "parts"), list[BaseException]()
+def test_a_killed_rank_ends_the_others_and_one_process_goes_on(request_for, whole, tmp_path: Path, monkeypatch):
+    request = request_for(tmp_path / "parts")
+    start_by("fork", monkeypatch)
+    with monkeypatch.context() as patch, pytest.raises(RankDied) as caught:
+        die_in_step(5, patch)
+        on_two(request)
 
-    def body() -> None:
-        try:
-            on_two(request)
-        except RankDied as error:
-            caught.append(error)
-
-    runner = threading.Thread(target=body)
-    runner.start()
-    state = resume_folder(request.out) / STATE
-    while runner.is_alive() and not state.exists():
-        time.sleep(0.02)
-    (victim,) = (p for p in multiprocessing.active_children() if p.name == "eyas rank 1")
-    victim.kill()
-    killed = time.monotonic()
-    runner.join()
-
-    assert time.monotonic() - killed < 10
-    assert isinstance(caught[0], RankDied)
-    assert "rank 1 ended" in str(caught[0])
-    assert "SIGKILL" in str(caught[0])
+    assert "rank 1 ended" in str(caught.value)
+    assert "SIGKILL" in str(caught.value)
     assert multiprocessing.active_children() == []
-    assert 0 < json.loads(state.read_text())["step"] < 30
+    assert 0 < json.loads((resume_folder(request.out) / STATE).read_text())["step"] <= 5
     require_same_curve(whole, alone(request))
 
 
-@pytest.mark.parametrize("shard", [True, pytest.param(False, marks=pytest.mark.soak)])
-def test_two_processes_go_on_from_one_and_give_the_curve_of_one(shard, request_for, tmp_path: Path, monkeypatch):
-    whole = alone(request_for(tmp_path / "whole"))
+@pytest.mark.parametrize(("shard", "start"), [(True, "spawn"), (False, "fork")])
+def test_two_processes_go_on_from_one_and_give_the_curve_of_one(
+    shard: bool, start: str, request_for, whole, tmp_path: Path, monkeypatch
+):
+    start_by(start, monkeypatch)
     request = replace(request_for(tmp_path / "parts"), shard=shard)
 
     class Stopped(Exception):
@@ -107,9 +119,9 @@ def test_two_processes_go_on_from_one_and_give_the_curve_of_one(shard, request_f
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         patch.setattr("eyas.train.train.write_draft", stop)
-        patch.setattr("eyas.train.run.save_checkpoint", _only_at(11))
+        patch.setattr("eyas.train.run.save_checkpoint", _only_at(5))
         alone(request)
-    assert json.loads((resume_folder(request.out) / STATE).read_text())["step"] == 11
+    assert json.loads((resume_folder(request.out) / STATE).read_text())["step"] == 5
 
     done = on_two(request)
     require_same_curve(whole, done)
@@ -155,22 +167,14 @@ def test_more_gpus_than_there_are_is_refused_before_a_process_starts(request_for
 
 
 @pytest.mark.soak
-def test_a_checkpoint_in_parts_is_gone_on_with_in_parts_and_by_one_process(request_for, tmp_path: Path):
-    whole = alone(request_for(tmp_path / "whole"))
+def test_a_checkpoint_in_parts_is_gone_on_with_in_parts_and_by_one_process(
+    request_for, whole, tmp_path: Path, monkeypatch
+):
     request = replace(request_for(tmp_path / "parts"), shard=True)
-
-    def body() -> None:
-        with contextlib.suppress(RankDied):
-            on_two(request)
-
-    runner = threading.Thread(target=body)
-    runner.start()
-    state = resume_folder(request.out) / STATE
-    while runner.is_alive() and not (state.exists() and json.loads(state.read_text())["step"] >= 3):
-        time.sleep(0.02)
-    for process in multiprocessing.active_children():
-        process.kill()
-    runner.join()
+    start_by("fork", monkeypatch)
+    with monkeypatch.context() as patch, pytest.raises(RankDied):
+        die_in_step(5, patch)
+        on_two(request)
 
     assert (resume_folder(request.out) / "shards" / ".metadata").exists()
     between = tmp_path / "copy.resume"
@@ -180,12 +184,12 @@ def test_a_checkpoint_in_parts_is_gone_on_with_in_parts_and_by_one_process(reque
 
 
 @pytest.mark.soak
-def test_torchrun_starts_the_same_run_and_one_rank_alone_talks(request_for, tmp_path: Path):
+def test_torchrun_starts_the_same_run_and_one_rank_alone_talks(request_for, whole, tmp_path: Path):
     request = request_for(tmp_path / "d")
     arguments = [
         *["train", "--target", str(request.target), "--data", str(request.rows), "--out", str(request.out)],
-        *["--steps", "30", "--batch-tokens", "150", "--draft-vocab-size", "32", "--ttt-steps", "3", "--device", "cpu"],
-        *["--checkpoint-every-s", "0", "--eval-every", "10", "--lr", "1e-3", "--json"],
+        *["--steps", "12", "--batch-tokens", "150", "--draft-vocab-size", "32", "--ttt-steps", "3", "--device", "cpu"],
+        *["--checkpoint-every-s", "0", "--eval-every", "4", "--lr", "1e-3", "--json"],
     ]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "eyas"]
     done = subprocess.run([*launcher, *arguments], capture_output=True, text=True)
@@ -195,5 +199,4 @@ def test_torchrun_starts_the_same_run_and_one_rank_alone_talks(request_for, tmp_
     assert done.stderr.count("loading the target") == 1
     metrics = [json.loads(line) for line in (request.out / METRICS).read_text().splitlines()]
     losses = [line["loss"] for line in metrics if "loss" in line]
-    whole = alone(request_for(tmp_path / "whole"))
     assert losses == pytest.approx([line["loss"] for line in whole.metrics], rel=TOLERANCE)

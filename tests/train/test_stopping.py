@@ -1,12 +1,9 @@
 """A run that is asked to stop: the step ends, a checkpoint is written, and the same command goes on to the same end."""
 
 import json
-import os
+import multiprocessing
 import signal
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,10 +20,12 @@ from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
 from eyas.train.launch import train_on
+from eyas.train.only_one import RunInProgress
 from eyas.train.preflight import plan_train
 from eyas.train.request import TrainRequest
 from eyas.train.stopping import TrainingStopped
 from eyas.train.train import train
+from eyas.train.trainer import Trainer
 from train_run_folder import make_run_folder
 
 CONFIG = TrainConfig(steps=8, batch_tokens=150, draft_vocab_size=32, ttt_steps=3)  # checkpoints every 300 s: none
@@ -83,23 +82,41 @@ def test_without_checkpoints_it_does_not_say_that_it_can_go_on(inputs, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_second_run_of_the_same_draft_is_refused_while_the_first_one_is_at_it(inputs, tmp_path: Path):
+    request, refused = request_for(inputs, tmp_path / "d"), list[RunInProgress]()
+    again = replace(request, out=tmp_path / "." / "d", restart=True)
+
+    @contextmanager
+    def listen() -> Iterator:
+        with pytest.raises(RunInProgress) as caught:
+            run(again)
+        refused.append(caught.value)
+        yield lambda: False
+
+    run(request, replace(CONFIG, steps=1), listen=listen)
+    assert str(tmp_path / "d") in refused[0].what
+    assert (tmp_path / "d" / "model.safetensors").exists()
+
+
 def test_asked_in_the_last_step_it_is_simply_done(inputs, tmp_path: Path):
     run(request_for(inputs, tmp_path / "d"), listen=asked_at(CONFIG.steps or 0))
     assert (tmp_path / "d" / "model.safetensors").exists()
 
 
-@pytest.mark.parametrize("shard", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_two_ranks_stop_after_the_same_step(inputs, tmp_path: Path, shard: bool):
+@pytest.mark.parametrize("shard", [False, True])
+def test_two_ranks_stop_after_the_same_step(inputs, tmp_path: Path, monkeypatch, shard: bool):
+    # Ranks that are forked from here spare their imports; `test_launch.py` starts them as the command does.
+    monkeypatch.setattr("eyas.train.launch.get_context", lambda _: multiprocessing.get_context("fork"))
     request, config = request_for(inputs, tmp_path / "d", shard=shard), replace(CONFIG, steps=400)
-    plan = plan_train(request, config, Silent())
-    begun = time.monotonic()
+    events = request.out.with_name("events")
+    request = replace(request, tensorboard=events)
 
     @contextmanager
     def listen() -> Iterator:
-        yield lambda: time.monotonic() - begun > 4.0
+        yield events.exists  # made before the first step
 
     with pytest.raises(TrainingStopped, match=r"after step \d+ of 400, which is kept"):
-        train_on(2, request, config, plan, Silent, threads=1, listen=listen)
+        train_on(2, request, config, plan_train(request, config, Silent()), Silent, threads=1, listen=listen)
     step = json.loads((resume_folder(request.out) / STATE).read_text())["step"]
     lines = (resume_folder(request.out) / METRICS).read_text().splitlines()
     assert 0 < step == len(lines) < 400
@@ -113,23 +130,23 @@ def command(inputs: tuple[Path, Path], out: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_command_after_its_step_with_130_and_a_checkpoint(inputs, tmp_path: Path, number):
-    arguments = [sys.executable, "-m", "eyas", *command(inputs, tmp_path / "d", "--threads", "1", "--json")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    victim = subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert victim.stderr is not None
-    for line in victim.stderr:
-        if line.startswith("time:"):  # the last line before the steps
-            break
-    time.sleep(0.5)
-    victim.send_signal(number)
-    out, rest = victim.communicate()
+def test_a_signal_ends_the_command_after_its_step_with_130_and_a_checkpoint(
+    inputs, tmp_path: Path, monkeypatch, capfd, number
+):
+    whole = Trainer.start_step
 
-    assert victim.returncode == 130, rest
-    step = json.loads((resume_folder(tmp_path / "d") / STATE).read_text())["step"]
-    assert step >= 1
-    assert f"interrupted: stopped after step {step} of 400, which is kept in {tmp_path / 'd.resume'}" in rest
-    assert f"it goes on with step {step + 1}" in rest
+    def start_step(self, rows, step):
+        if step == 2:
+            signal.raise_signal(number)
+        return whole(self, rows, step)
+
+    monkeypatch.setattr(Trainer, "start_step", start_step)
+    assert main(command(inputs, tmp_path / "d", "--json")) == 130
+    out, said = capfd.readouterr()
+    assert json.loads((resume_folder(tmp_path / "d") / STATE).read_text())["step"] == 3
+    assert "stopping after this step, with a checkpoint" in said
+    assert f"interrupted: stopped after step 3 of 400, which is kept in {tmp_path / 'd.resume'}" in said
+    assert "it goes on with step 4" in said
     assert json.loads(out)["code"] == "training-stopped"
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from eyas.train.checkpoint import read_state, throw_away
 from eyas.train.config import TrainConfig
 from eyas.train.held_out import HeldOut
 from eyas.train.journal import held_out_of, steps_of
+from eyas.train.only_one import only_one
 from eyas.train.plan import TrainPlan, run_identity
 from eyas.train.preflight import check_target, say_time
 from eyas.train.ranks import SOLO, Place, Ranks, joined
@@ -80,6 +82,7 @@ def train(
         listen: tells whether the run shall stop after the step that it is at.
 
     Raises:
+        RunInProgress: another process trains the same draft.
         CheckpointForeign, CheckpointDamaged: an unfinished run is there and cannot be gone on with.
         TeacherWrong: see `teacher_check`.
         TrainingDiverged: a loss or gradient is not finite; the state before it is kept.
@@ -88,10 +91,12 @@ def train(
         OutputExists, WriteFailed: see `records.atomic`.
     """
     placement = request.placement(place.local_rank if place else 0)
-    keep = _checkpointing(request, config, plan, placement, listen)
+    is_first = place is None or place.rank == 0
     try:
-        with joined(place, placement.device) as ranks:
-            return _train(request, config, plan, keep, placement, ranks, talk)
+        with only_one(request.out) if is_first else nullcontext():
+            keep = _checkpointing(request, config, plan, placement, listen)
+            with joined(place, placement.device) as ranks:
+                return _train(request, config, plan, keep, placement, ranks, talk)
     except torch.OutOfMemoryError as error:
         raise DeviceOutOfMemory(
             f"the memory of {placement.device} is not enough",
