@@ -113,17 +113,31 @@ def test_running_again_says_that_the_rows_are_there_and_writes_nothing(target: P
 
 def test_other_data_options_or_template_are_other_rows_and_never_mixed(target: Path, tmp_path: Path):
     data = write(tmp_path / "d.jsonl", record("Hi", "Yo"))
-    fingerprint = run(target, data, tmp_path / "rows").manifest.fingerprint
+    fingerprint = run(target, data, tmp_path / "rows", template_options='{"a": 1}').manifest.fingerprint
     other_target = save_target_with(tmp_path / "other", CHATML.replace("im_start|>'", "im_start|> '"))
 
-    with pytest.raises(OutputExists, match=fingerprint):
-        run(target, data, tmp_path / "rows", max_length=64)
-    with pytest.raises(OutputExists):
-        run(other_target, data, tmp_path / "rows")
+    same = {"template_options": '{"a":1}'}
+    assert run(target, data, tmp_path / "rows", **same).was_there
+    with pytest.raises(OutputExists, match="why: max_length: 2048 then, 64 now\n"):
+        run(target, data, tmp_path / "rows", max_length=64, **same)
+    with pytest.raises(OutputExists, match="a: 1 then, 2 now"):
+        run(target, data, tmp_path / "rows", template_options='{"a": 2}')
+    with pytest.raises(OutputExists, match="why: template: '"):
+        run(other_target, data, tmp_path / "rows", **same)
+    with pytest.raises(OutputExists, match="--exclude"):
+        run(target, data, tmp_path / "rows", exclude=[write(tmp_path / "e.jsonl", {"prompt": "x"})], **same)
     write(data, record("Hi", "Yo!"))
-    replaced = run(target, data, tmp_path / "rows", replace=True)
+    with pytest.raises(OutputExists, match=r"why: data: \[\['d.jsonl', '"):
+        run(target, data, tmp_path / "rows", **same)
+    replaced = run(target, data, tmp_path / "rows", replace=True, **same)
     assert replaced.manifest.fingerprint != fingerprint
     assert supervised_text(target, tmp_path / "rows") == ["Yo!<|im_end|>"]
+
+
+def test_a_name_that_is_no_text_is_written_and_read_back(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d\udcff.jsonl", record("Hi", "Yo"))
+    made = run(target, data, tmp_path / "rows").manifest
+    assert run(target, data, tmp_path / "rows").manifest == made
 
 
 def test_a_dry_run_counts_and_writes_nothing(target: Path, tmp_path: Path):

@@ -205,10 +205,43 @@ def test_a_finished_self_chat_is_not_written_again_and_other_options_are_refused
     assert run(target, tmp_path / "rows", second, self_chat=2).was_there
     assert second.asked == {}
 
-    with pytest.raises(OutputExists, match="holds other data"):
+    with pytest.raises(OutputExists, match="holds other data") as caught:
         run(target, tmp_path / "rows", second, self_chat=2, seed=1)
+    assert caught.value.why == "seed: 0 then, 1 now"
     run(target, tmp_path / "rows", second, self_chat=2, seed=1, replace=True)
     assert set(second.asked) == {"user-1", "answer-1"}
+
+
+def test_an_unfinished_run_goes_on_under_replace_too_and_is_not_mixed_with_another(target, tmp_path):
+    def killed(**options) -> list[str]:
+        writer = RecordedWriter(Numbered(user=USERS[:2], answer=["A bird."]), dies_after=2)
+        with pytest.raises(KeyboardInterrupt):
+            run(target, tmp_path / "rows", writer, self_chat=3, min_user_words=1, **options)
+        return writer.answered
+
+    assert killed() == ["self-0", "self-1"]
+    with pytest.raises(OutputExists, match="unfinished run of another job") as caught:
+        run(target, tmp_path / "rows", RecordedWriter(lambda *_: "x"), self_chat=4, min_user_words=1)
+    assert caught.value.why == "self_chat: 3 then, 4 now"
+    assert killed(replace=True)[0] == "self-2"
+    assert killed(seed=1, replace=True) == ["self-0", "self-1"]
+    for path in (tmp_path / "rows.self-chat").glob("*.completions"):
+        path.unlink()
+    assert killed(seed=2) == ["self-0", "self-1"], "a run that has written nothing is in nobody's way"
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_target_writes(target, tmp_path):
+    writer = RecordedWriter(lambda *_: "What is a hawk?")
+    (tmp_path / "rows").mkdir()
+    (tmp_path / "rows" / "thesis.txt").touch()
+    for replace in (False, True):
+        with pytest.raises(OutputExists):
+            run(target, tmp_path / "rows", writer, self_chat=1, replace=replace)
+    run(target, tmp_path / "good", writer, self_chat=1)
+    asked = dict(writer.asked)
+    with pytest.raises(OutputExists, match="turns: 'joint' then, 'split' now"):
+        run(target, tmp_path / "good", writer, self_chat=1, turns="split")
+    assert writer.asked == asked
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from eyas.data.prepare_config import ConfigInvalid, PrepareConfig
 from eyas.data.read_conversations import list_files
 from eyas.data.row_maker import RowMaker
 from eyas.data.row_store import RowArrays
+from eyas.data.rows_there import require_free, rows_there
 from eyas.data.selection import Selected, collect, select
 from eyas.data.target_text import TargetText, load_target_text
 from eyas.data.tokenise import TokenRow
@@ -19,9 +20,9 @@ from eyas.data.writing_config import WritingConfig
 from eyas.data.written_data import WriterFactory, WritingJob, write_data
 from eyas.errors import EyasError
 from eyas.records import fingerprint
-from eyas.records.atomic import OutputExists, atomic_folder
+from eyas.records.atomic import atomic_folder
 from eyas.records.eval_rows import write_eval_rows
-from eyas.records.rows import HELD_OUT, MANIFEST, RULES, RowsManifest, Source, read_manifest, write_manifest
+from eyas.records.rows import HELD_OUT, MANIFEST, RULES, RowsManifest, Source, write_manifest
 from eyas.talk import Talk
 
 
@@ -85,6 +86,9 @@ def prepare(
     text = load_target_text(target, json.loads(config.template_options))
     exclude_prints = [fingerprint.of_file(path) for path in exclude]
     excluded = Exclusion.read(exclude, text.tokenizer)
+    reading = _reading(text, config)
+    if not dry_run:
+        require_free(out, reading, replace=replace)
     if writing.writes:
         job = WritingJob(
             target=target,
@@ -98,9 +102,10 @@ def prepare(
         written = write_data(job, out, talk, replace=replace, writer=writer)
         files = written if writing.regenerate else [*files, *written]
     prints = [fingerprint.of_file(file.path) for file in files]
-    whole = _fingerprint(text, files, prints, config, exclude_prints)
+    whole = _fingerprint(reading, files, prints, exclude_prints)
     if out.exists() and not replace and not dry_run:
-        return _already(out, whole)
+        there = rows_there(out, whole, files, prints)
+        return Prepared(folder=out, manifest=there, example=None, was_there=True)
     maker = RowMaker(text, config, excluded)
     text.template.inserted.clear()  # of the target's own writing
     collected = collect(files, maker, talk)
@@ -154,27 +159,16 @@ def _require_doable(data: Sequence[str | Path], writing: WritingConfig, dry_run:
 
 
 def _fingerprint(
-    text: TargetText,
-    files: Sequence[DataFile],
-    prints: Sequence[str],
-    config: PrepareConfig,
-    excluded: Sequence[str],
+    reading: Mapping[str, Any], files: Sequence[DataFile], prints: Sequence[str], excluded: Sequence[str]
 ) -> str:
     weights = [file.weight for file in files]
-    parts = [RULES, text.tokenizer_hash, text.template_hash, list(prints), weights, asdict(config), list(excluded)]
-    return fingerprint.of_json(parts)
+    return fingerprint.of_json([*reading.values(), list(prints), weights, list(excluded)])
 
 
-def _already(out: Path, whole: str) -> Prepared:
-    """The rows that stand there, if they are the ones wanted."""
-    if (out / MANIFEST).exists():
-        manifest = read_manifest(out)
-        if manifest.fingerprint == whole:
-            return Prepared(folder=out, manifest=manifest, example=None, was_there=True)
-        why = f"it holds rows {manifest.fingerprint}; this data, target and these options give {whole}"
-    else:
-        why = "it holds something else than rows"
-    raise OutputExists(f"{out} is there already", str(out), why, "choose another folder, or give --replace")
+def _reading(text: TargetText, config: PrepareConfig) -> dict[str, Any]:
+    """What decides the rows beside data and exclusions."""
+    options = {**asdict(config), "template_options": json.loads(config.template_options)}
+    return {"rules": RULES, "tokenizer": text.tokenizer_hash, "template": text.template_hash, "options": options}
 
 
 def _require_useful(rows: RowArrays, dropped: Mapping[str, int], files: Sequence[DataFile]) -> None:

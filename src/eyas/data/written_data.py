@@ -2,7 +2,7 @@
 
 ROWS.self-chat/conversations.jsonl      or  ROWS.regenerated/1-<name>.jsonl ... one per data file
 ROWS.self-chat/written.json             what it was made with, counts; there when all is done
-ROWS.self-chat/*.completions            texts of a run that is not done yet
+ROWS.self-chat/begun.json, *.completions        what a run that is not done yet was started with, and its texts
 """
 
 import json
@@ -26,10 +26,11 @@ from eyas.data.writing_config import WritingConfig
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_file, write_text
+from eyas.records.changes import what_changed
 from eyas.talk import Talk
 
 SCHEMA = "eyas.written/1"
-DONE = "written.json"
+DONE, BEGUN = "written.json", "begun.json"
 # Raise when the texts written for the same options change.
 _RULES = 1
 _NOT_OF_THE_TEXT = ("device", "max_batch", "max_cache_mib", "threads")
@@ -62,14 +63,17 @@ class WritingJob:
     excluded: Exclusion
     exclude_prints: Sequence[str]
 
-    @property
-    def fingerprint(self) -> str:
-        """Of everything that decides the texts."""
-        options = {k: v for k, v in asdict(self.config).items() if k not in _NOT_OF_THE_TEXT}
-        writer = writer_fingerprint(self.target, self.config)
-        prints = [fingerprint.of_file(file.path) for file in self.files]
-        parts = [_RULES, writer, self.text.reader, options, self.max_length, prints, list(self.exclude_prints)]
-        return fingerprint.of_json(parts)
+    def made_of(self) -> dict[str, Any]:
+        """Everything that decides the texts."""
+        return {
+            "rules": _RULES,
+            "target": writer_fingerprint(self.target, self.config),
+            "template": self.text.reader,
+            "options": {k: v for k, v in asdict(self.config).items() if k not in _NOT_OF_THE_TEXT},
+            "max_length": self.max_length,
+            "data": [fingerprint.of_file(file.path) for file in self.files],
+            "exclude": list(self.exclude_prints),
+        }
 
 
 WriterFactory = Callable[[Path], Writes]
@@ -92,12 +96,13 @@ def write_data(
     """
     kind = "self-chat" if job.config.self_chat else "regenerated"
     folder = out.with_name(f"{out.name}.{kind}")
-    print_ = job.fingerprint
-    found = _standing(folder, print_, replace)
+    made_of = job.made_of()
+    found = _standing(folder, made_of, replace)
     if found is None:
         writes = writer(folder) if writer else TargetWriter(job.target, job.text, job.config, folder, talk)
+        write_text(folder / BEGUN, json.dumps(_heading(made_of), indent=2, ensure_ascii=False) + "\n")
         found = _self_chat(job, writes, talk) if job.config.self_chat else _regenerated(job, writes, talk)
-        _save(folder, found, job, print_)
+        _save(folder, found, job, made_of)
         talk.line(f"{folder}: {found.summary()}")
     else:
         talk.line(f"{folder}: there already, {found.summary()}")
@@ -158,7 +163,11 @@ def _written(files: Mapping[str, Sequence[Dialogue]], weights: Sequence[float], 
     return _Written(files=files, weights=dict(zip(files, weights, strict=True)), counts=counts, dropped=dict(dropped))
 
 
-def _save(folder: Path, written: _Written, job: WritingJob, print_: str) -> None:
+def _heading(made_of: Mapping[str, Any]) -> dict[str, Any]:
+    return {"schema": SCHEMA, "fingerprint": fingerprint.of_json(list(made_of.values())), "made_of": dict(made_of)}
+
+
+def _save(folder: Path, written: _Written, job: WritingJob, made_of: Mapping[str, Any]) -> None:
     """The files, then what says that they are whole, then away with what a rerun would have gone on from."""
     for name, dialogues in written.files.items():
         with atomic_file(folder / name) as file:
@@ -166,45 +175,47 @@ def _save(folder: Path, written: _Written, job: WritingJob, print_: str) -> None
                 record = dialogue.as_record(job.text.reader)
                 file.write((json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n").encode())
     document = {
-        "schema": SCHEMA,
-        "fingerprint": print_,
+        **_heading(made_of),
         "options": asdict(job.config),
         "weights": written.weights,
         "counts": written.counts,
         "dropped": written.dropped,
     }
     write_text(folder / DONE, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    for path in folder.glob("*.completions"):
+    for path in [*folder.glob("*.completions"), folder / BEGUN]:
         path.unlink()
 
 
-def _standing(folder: Path, print_: str, replace: bool) -> _Written | None:
-    """What an earlier run of the same job has left whole; None when there is work to do."""
-    path = folder / DONE
-    if path.exists():
+def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Written | None:
+    """What an earlier run of the same job has left whole; None when there is work to do, be it to go on."""
+    done, begun = folder / DONE, folder / BEGUN
+    path = done if done.exists() else begun
+    has_texts = path == done or any(folder.glob("*.completions"))  # one that failed at once is in nobody's way
+    if path.exists() and has_texts:
         try:
             document = _document(path)
-            if document["fingerprint"] == print_:
-                return _whole(document, folder)
-            damage = None
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            document, damage = {}, f"{type(error).__name__}: {error}"
-        if not replace and damage is not None:
-            raise WrittenDamaged(
-                f"{folder} is damaged",
-                str(path),
-                damage,
-                "give --replace to write it anew, or choose another --out",
-            )
-        if not replace:
-            raise OutputExists(
-                f"{folder} holds other data",
-                str(path),
-                f"it was written as {document['fingerprint']}; target and options give {print_}",
-                "use it with --data, choose another --out, or give --replace",
-            )
+            changed = what_changed(document.get("made_of"), made_of)
+            if document["fingerprint"] == _heading(made_of)["fingerprint"]:
+                return _whole(document, folder) if path == done else None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if not replace:
+                raise WrittenDamaged(
+                    f"{folder} is damaged",
+                    str(path),
+                    f"{type(error).__name__}: {error}",
+                    "give --replace to write it anew, or choose another --out",
+                ) from error
+        else:
+            if not replace:
+                raise OutputExists(
+                    f"{folder} holds {'other data' if path == done else 'an unfinished run of another job'}",
+                    str(path),
+                    changed,
+                    ("use it with --data, " if path == done else "run the former command to go on with it, ")
+                    + "choose another --out, or give --replace",
+                )
     if replace and folder.is_dir():
-        for old in [*folder.glob("*.completions"), *folder.glob("*.jsonl"), path]:
+        for old in [*folder.glob("*.completions"), *folder.glob("*.jsonl"), done, begun]:
             old.unlink(missing_ok=True)
     return None
 

@@ -94,13 +94,13 @@ def atomic_folder(path: Path, *, replace: bool = False, marker: str | None = Non
     aside: Path | None = None
     try:
         _mend_leavings(path)
-        _require_replaceable(path, replace, marker)
+        require_replaceable(path, replace, marker)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=_prefix(path), suffix=".part", dir=path.parent))
         os.chmod(aside, 0o777 & ~_umask())
         yield aside
         _fsync_tree(aside)
-        _require_replaceable(path, replace, marker)  # another process may have been faster
+        require_replaceable(path, replace, marker)  # another process may have been faster
         if not os.path.lexists(path):
             os.rename(aside, path)  # fails, and destroys nothing, where a filled folder has appeared just now
         elif not _exchange(aside, path):
@@ -124,7 +124,7 @@ def _refused_by_system(error: Exception) -> OSError | None:
     return number and OSError(int(number[1]), os.strerror(int(number[1])))
 
 
-def _require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
+def require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
     if not os.path.lexists(path):
         return
     why = "writing into it could destroy or mix work"

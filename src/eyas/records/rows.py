@@ -93,7 +93,9 @@ class RowsManifest:
 def write_manifest(manifest: RowsManifest, folder: Path) -> None:
     """Write `manifest.json` into a folder that is still aside."""
     (folder / MANIFEST).write_text(
-        json.dumps(manifest.as_document(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        json.dumps(manifest.as_document(), indent=2, ensure_ascii=False) + "\n",
+        encoding="utf-8",
+        errors="backslashreplace",  # of a data file's name that is no text
     )
 
 
