@@ -128,7 +128,7 @@ def test_the_run_folder_holds_the_raw_log_the_events_and_the_timeline(bench: Ben
     last, _ = run_to(supervisor, StateName.CRASHED)
     folder = supervisor.folder
     assert folder is not None
-    timeline = json.loads(folder.timeline_path.read_text())
+    timeline = json.loads((folder.path / "timeline.json").read_text())
     events = [json.loads(line) for line in folder.events_path.read_text().splitlines()]
 
     assert last.cause is not None

@@ -312,6 +312,8 @@ def _fail(error: EyasError, as_json: bool) -> int:
 
 def run() -> None:
     """Entry point of the `eyas` script."""
+    if sys.stderr is None:  # closed by the shell (`2>&-`): `print` would tell stdout in its place
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as we live
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal of another encoding than UTF-8 must not stop us
             stream.reconfigure(errors="backslashreplace")

@@ -14,8 +14,7 @@ _PLAIN_EVERY_S = 10.0  # a log file gets a line this often, not a bar
 class Terminal:
     """Talks to a person on stderr; each note is printed once."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def __init__(self) -> None:
         self._noted: set[str] = set()
 
     def note(self, text: str) -> None:
@@ -25,18 +24,17 @@ class Terminal:
             print(printable(f"note: {text}"), file=sys.stderr, flush=True)
 
     def line(self, text: str) -> None:
-        """Print an ordinary line (nothing when quiet)."""
-        if not self._quiet:
-            print(printable(text), file=sys.stderr, flush=True)
+        """Print an ordinary line."""
+        print(printable(text), file=sys.stderr, flush=True)
 
     @contextmanager
     def progress(self, label: str, total: float | None, unit: str) -> Iterator[Progress]:
         """A bar with ETA on a terminal; a line every ten seconds elsewhere."""
-        if sys.stderr.isatty() and not self._quiet:
+        if sys.stderr.isatty():
             with _rich_bar(label, total, unit) as bar:
                 yield bar
         else:
-            bar_lines = _PlainProgress(label, total, unit, self._quiet)
+            bar_lines = _PlainProgress(label, total, unit)
             yield bar_lines
             bar_lines.end()
 
@@ -71,8 +69,8 @@ def _rich_bar(label: str, total: float | None, unit: str) -> Iterator[Progress]:
 
 
 class _PlainProgress:
-    def __init__(self, label: str, total: float | None, unit: str, quiet: bool) -> None:
-        self._label, self._total, self._unit, self._quiet = label, total, unit, quiet
+    def __init__(self, label: str, total: float | None, unit: str) -> None:
+        self._label, self._total, self._unit = label, total, unit
         self._done, self._status, self._start, self._last = 0.0, "", time.monotonic(), time.monotonic()
         self._first: tuple[float, float] | None = (
             None  # time and amount: a resumed run begins with what was done before
@@ -93,8 +91,6 @@ class _PlainProgress:
             self._print(ended=True)
 
     def _print(self, *, ended: bool = False) -> None:
-        if self._quiet:
-            return
         spent = time.monotonic() - self._start
         text = f"{self._label}: {self._done:g}"
         if self._total is not None:

@@ -34,11 +34,6 @@ class Generation:
     finish_reason: str | None
     counts: RequestCounts
 
-    @property
-    def ttft_s(self) -> float | None:
-        """Time to the first token."""
-        return self.chunk_times_s[0] if self.chunk_times_s else None
-
 
 class SglangStream:
     """`/generate`: an event holds all text and ids so far, or with --incremental-streaming-output the new ones only."""

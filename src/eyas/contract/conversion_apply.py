@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from eyas.contract.conversion import ConversionPlan, PlannedTensor, SourceRange
+from eyas.contract.conversion import ConversionPlan, PlannedTensor
 from eyas.contract.conversion_audit import TensorAudit, audit_headers, audit_tensor
 from eyas.contract.sidecar import NAME, sidecar_document
 from eyas.contract.write_safetensors import write_safetensors
@@ -106,8 +106,3 @@ def free_bytes_missing(plan: ConversionPlan, out: Path) -> int:
     except OSError as error:  # the working directory is gone
         raise write_failed(out, error) from error
     return max(0, plan.num_bytes + (1 << 20) - stat.f_bavail * stat.f_frsize)
-
-
-def source_files(plan: ConversionPlan) -> tuple[str, ...]:
-    """Names of the files that data are taken from."""
-    return tuple(sorted({t.source.path.name for t in plan.tensors if isinstance(t.source, SourceRange)}))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from eyas.contract.checkpoint import Checkpoint, IntMap, TensorInfo
 from eyas.contract.header_dump import SCHEMA, checkpoint_of_dump
@@ -201,11 +201,3 @@ def _bytes_of(path: Path, info: TensorInfo) -> bytes:
             return file.read(info.end - info.begin)
     except OSError as error:
         raise unreadable(path, str(error)) from None
-
-
-def config_value(checkpoint: Checkpoint, *keys: str) -> Any:
-    """The value under the nested `keys` of the config, None where one is missing."""
-    value: Any = checkpoint.config
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value

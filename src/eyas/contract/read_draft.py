@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.convert_command import convert_command
@@ -75,12 +74,3 @@ def _prefixed(prefix: str, dialect: Dialect, checkpoint: Checkpoint) -> Finding:
         why="a trainer's wrapper left it there: engines find none of the tensors; eyas has read them without it",
         do=f"{convert_command(checkpoint.where, to)}  # leaves it out",
     )
-
-
-def folder_of(checkpoint: Checkpoint) -> Path:
-    """The folder that holds the weight files.
-
-    A header dump has none: asking for it is a mistake of the caller, who must look at `checkpoint.root` first.
-    """
-    assert checkpoint.root is not None, "a header dump has no weights"
-    return checkpoint.root

@@ -115,11 +115,6 @@ class RunFolder:
         return self.path / "engine.log"
 
     @property
-    def timeline_path(self) -> Path:
-        """timeline.json."""
-        return self.path / "timeline.json"
-
-    @property
     def events_path(self) -> Path:
         """events.jsonl."""
         return self.path / "events.jsonl"
