@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from eyas.errors import EnvironmentMissing
 from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.talk import Silent
+from eyas.train.checkpoint import save_checkpoint
 from eyas.train.config import TrainConfig, TrainConfigInvalid
 from eyas.train.launch import RankDied, _News, _raise_cause, train_on
 from eyas.train.optimiser import TrainingDiverged
@@ -104,6 +106,28 @@ def test_a_killed_rank_ends_the_others_and_one_process_goes_on(request_for, whol
     require_same_curve(whole, alone(request))
 
 
+def test_the_last_good_state_is_kept_before_the_ranks_are_ended(request_for, tmp_path: Path, monkeypatch):
+    step, keep = Trainer.start_step, save_checkpoint
+
+    def start_step(self, rows, number):
+        if number == 2:
+            self.draft.norm.weight.register_hook(lambda grad: grad * float("nan"))
+        return step(self, rows, number)
+
+    monkeypatch.setattr(Trainer, "start_step", start_step)
+    # The other rank has nothing to write, and the parent ends all with the first bad news.
+    monkeypatch.setattr("eyas.train.run.save_checkpoint", lambda *given: time.sleep(0.3) or keep(*given))
+    monkeypatch.setattr("eyas.train.launch._GRACE_S", 0.0)
+    start_by("fork", monkeypatch)
+    request, config = request_for(tmp_path / "d"), replace(CONFIG, checkpoint_every_s=1e6)
+    with pytest.raises(TrainingDiverged) as caught:
+        train_on(2, request, config, plan_train(request, config, Silent()), Silent, threads=1)
+
+    good = resume_folder(request.out) / "draft"
+    assert f"--init-from {good}" in caught.value.__notes__[1]
+    assert json.loads((good / "eyas.json").read_text())["about"]["steps"] == 2
+
+
 @pytest.mark.parametrize(("shard", "start"), [(True, "spawn"), (False, "fork")])
 def test_two_processes_go_on_from_one_and_give_the_curve_of_one(
     shard: bool, start: str, request_for, whole, tmp_path: Path, monkeypatch
@@ -129,8 +153,6 @@ def test_two_processes_go_on_from_one_and_give_the_curve_of_one(
 
 
 def _only_at(step: int) -> Callable[..., None]:
-    from eyas.train.checkpoint import save_checkpoint
-
     def save(folder, trainer, state, *rest):
         if state.step == step:
             save_checkpoint(folder, trainer, state, *rest)

@@ -69,12 +69,14 @@ class RunOutcome:
         records: one per optimiser step and one per replay, in order (`journal`).
         best: tensors of the draft with the largest accept length; None without a replay.
         error: `TrainingDiverged`; the trainer's draft is then that of the last good step.
+        is_error_everyones: all ranks have read it at this step; else the first one alone, and the others wait for it.
         stopped_after: steps done when it stopped because it was asked to; None where it went to its end.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Tensor] | None = None
     error: Exception | None = None
+    is_error_everyones: bool = False
     stopped_after: int | None = None
 
 
@@ -123,6 +125,7 @@ class _Run:
                 continue
             self.outcome.error = self.journal.flush()
             if self.outcome.error is not None:
+                self.outcome.is_error_everyones = is_read
                 self._keep_last_good()
                 return
             with self.journal.pausing():

@@ -202,6 +202,8 @@ def _run(
         with trainer.whole_draft():
             if is_first and keep.folder.exists():
                 write_draft(keep.folder / LAST_GOOD, request, config, plan, trainer.draft_to_write(), outcome.records)
+        if outcome.is_error_everyones:
+            trainer.ranks.gather(None)  # a launcher ends the first one, which writes, with any other that leaves
         if keep.folder.exists():
             outcome.error.add_note(
                 f"the draft before that step is kept: --init-from {keep.folder / LAST_GOOD}, with another --out"
