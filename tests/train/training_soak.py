@@ -37,10 +37,15 @@ def start(arguments: list[str], log: Path) -> int:
     """Fork a life; gives its pid."""
     pid = os.fork()
     if pid == 0:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 1)
-            os.dup2(file.fileno(), 2)
-        os._exit(eyas(arguments))
+        status = 1
+        try:
+            with log.open("a") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+                sys.stdout = sys.stderr = file
+                status = eyas(arguments)
+        finally:
+            os._exit(status)  # whatever happens: nothing else of this process may go on twice
     return pid
 
 
