@@ -65,7 +65,7 @@ class TransformersBatch:
         decode: ids to text, for stop strings.
         talk: progress.
         max_batch: most sequences at a time.
-        max_prefill_tokens: padded prompt tokens read at once, at least one of each prompt.
+        max_prefill_tokens: padded prompt tokens read at once, at least two of each prompt.
     """
 
     def __init__(
@@ -117,7 +117,8 @@ class TransformersBatch:
 
     def _read(self, tokens: Tensor, mask: Tensor, cache: DynamicCache) -> TargetStates:
         """Prompts [B, T], some columns at a time: activations of all at once would take more than the cache."""
-        num_columns = max(1, self._max_prefill_tokens // len(tokens))
+        # Two at least: recurrent layers take a single column for a step, in which no row is padding.
+        num_columns = max(2, self._max_prefill_tokens // len(tokens))
         for start in range(0, tokens.shape[1], num_columns):
             end = start + num_columns
             states = self._target.forward(tokens[:, start:end], cache=cache, mask=mask[:, :end])
