@@ -16,7 +16,7 @@ from eyas.engine.batches.any_target import cache_size
 from eyas.engine.batches.file import CompletionsDamaged, CompletionsInUse, CompletionsOfAnotherRun, complete_to_file
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
 from eyas.engine.batches.model import BatchLlama, bytes_per_position
-from eyas.engine.batches.open import BatchSettings, complete_prompts
+from eyas.engine.batches.open import BatchSettings, complete_prompts, plan_for, runner_for
 from eyas.engine.batches.plan import BatchMemoryTooSmall, plan_batch
 from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
 from eyas.engine.batches.state import BatchState, NewRow
@@ -232,6 +232,17 @@ def test_bytes_of_a_position_are_those_of_the_cache(llama: LlamaWeights):
     assert 4 * cache == (3 + 1) * 64 * bytes_per_position(llama), "one slot is spare"
 
 
+def test_the_cache_that_is_planned_is_the_one_that_is_made_its_spare_slot_included(llama: LlamaWeights):
+    one = 64 * bytes_per_position(llama)
+
+    plan = plan_for(llama, requests(9), BatchSettings(budget_bytes=4 * one))
+
+    assert (plan.num_slots, plan.num_bytes) == (3, 4 * one)
+    assert runner_for(llama, plan).model.cache.nbytes == plan.num_bytes
+    with pytest.raises(BatchMemoryTooSmall):
+        plan_for(llama, requests(9), BatchSettings(budget_bytes=2 * one - 1))
+
+
 class Writer:
     """Answers each prompt with its own length, and can die after a few."""
 
@@ -390,7 +401,7 @@ def test_memory_of_any_target_is_planned_and_prompts_are_read_in_parts(tmp_path:
 
     whole, _ = complete(tmp_path / "target", asked)
     (tmp_path / "target.jsonl").unlink()
-    parts, talk = complete(tmp_path / "target", asked, budget_bytes=3 * size.of(widest), max_prefill_tokens=7)
+    parts, talk = complete(tmp_path / "target", asked, budget_bytes=3 * size.of(widest), max_prefill_tokens=1)
 
     assert parts == whole
     assert any(line.startswith("3 sequences at a time") for line in talk.lines)

@@ -14,7 +14,7 @@ from eyas.engine.batches.file import complete_to_file
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
 from eyas.engine.batches.model import BatchLlama, bytes_per_position, rounded_capacity
 from eyas.engine.batches.ops import BatchOps
-from eyas.engine.batches.plan import BatchPlan, default_budget, plan_batch
+from eyas.engine.batches.plan import BatchPlan, SlotSize, default_budget, plan_batch, plan_slots
 from eyas.engine.batches.prefill import PIECE_SIZES
 from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
 from eyas.engine.capturable import why_not_captured
@@ -151,9 +151,10 @@ def _fast(
 
 def plan_for(weights: LlamaWeights, requests: Sequence[Request], settings: BatchSettings) -> BatchPlan:
     """The cache for these requests."""
-    longest, device = rounded_capacity(_longest(requests)), weights.head.device
-    budget = settings.budget_on(device)
-    return plan_batch(longest, len(requests), settings.most_on(device), bytes_per_position(weights), budget)
+    device, capacity = weights.head.device, rounded_capacity(_longest(requests))
+    size = SlotSize(capacity=capacity, position_bytes=bytes_per_position(weights), num_spare=1)
+    most = min(settings.most_on(device), len(requests))
+    return plan_slots(size, settings.budget_on(device), least=1, most=most)
 
 
 def runner_for(weights: LlamaWeights, plan: BatchPlan, *, captures: bool | None = None) -> BatchRunner:
