@@ -1,6 +1,8 @@
 """The target writes both sides; what it wrote is kept, token for token, and a killed run goes on."""
 
+import contextlib
 import json
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -196,6 +198,26 @@ def test_a_run_that_is_killed_goes_on_and_ends_with_the_same_file(target, tmp_pa
 
     assert resumed == whole, "nothing is asked twice and nothing is lost"
     assert not list((tmp_path / "b.self-chat").glob("*.completions"))
+
+
+def test_a_template_that_writes_the_date_keeps_the_day_on_which_the_run_began(tmp_path):
+    dated = save_target_with(tmp_path / "dated", "{{ strftime_now('%d %b %Y') }}" + CHATML)
+    out, writing = tmp_path / "rows", WritingConfig(device="cpu", self_chat=2)
+    for day, dies_after in ((30, 3), (31, None)):
+        writer = RecordedWriter(Numbered(user=USERS[:2], answer=["A bird."]), dies_after)
+        talk = Silent()
+        with pytest.raises(KeyboardInterrupt) if dies_after else contextlib.nullcontext():
+            prepare(
+                dated, [], out, PrepareConfig(), talk, writing=writing, writer=writer.open, today=date(2026, 10, day)
+            )
+    assert writer.answered == ["self-1"]
+    assert all(TOKENIZER.decode(row.token_ids).startswith("30 Oct 2026<") for row in Rows(out))
+
+    data = tmp_path / "d.jsonl"
+    data.write_text(json.dumps({"messages": records(out)[0]["messages"]}))
+    prepare(dated, [data], tmp_path / "text", PrepareConfig(), talk, today=date(2026, 10, 31))
+    assert TOKENIZER.decode(Rows(tmp_path / "text")[0].token_ids).startswith("31 Oct 2026<")
+    assert "rows made of text say 2026-10-31" in talk.notes[0]
 
 
 def test_a_finished_self_chat_is_not_written_again_and_other_options_are_refused(target, tmp_path):

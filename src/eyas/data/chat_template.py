@@ -6,9 +6,11 @@ write: also what a template puts before the answer's own words (a channel, a lin
 by patterns, so a template without `{% generation %}` tags works, and one that rewrites earlier turns is noticed.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -41,10 +43,14 @@ _REGENERATE = (
 )
 
 
+_TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+
+
 class Tokenizer(Protocol):
     """What is used of a `transformers` tokenizer."""
 
     all_special_tokens: list[str]
+    chat_template: Any
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
         """Render (tokenize=False)."""
@@ -83,6 +89,17 @@ class ChatTemplate:
         self._tokenizer, self._options, self._stops = tokenizer, dict(options), frozenset(stops)
         self._closing = tuple(sorted(set(closing), key=len, reverse=True))
         self.inserted = Counter[str]()
+
+    def fix_day(self, day: date) -> bool:
+        """Let a template that writes today's date (gpt-oss, Llama 3.2) write `day` from now on: what is begun today and
+        goes on tomorrow reads one and the same prompt. Whether it writes any; the first day stays."""
+        template = self._tokenizer.chat_template
+        if not isinstance(template, str):
+            return False
+        fixed, num_dates = _TODAY.subn(lambda call: repr(day.strftime(call[2])), template)
+        if num_dates:
+            self._tokenizer.chat_template = fixed
+        return num_dates > 0
 
     def render(self, conversation: Conversation, num_turns: int, *, for_generation: bool = False) -> str:
         """Text of the first `num_turns` turns; `for_generation` adds what precedes the target's answer.

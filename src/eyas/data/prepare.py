@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,7 @@ def prepare(
     exclude: Sequence[Path] = (),
     dry_run: bool = False,
     replace: bool = False,
+    today: date | None = None,
 ) -> Prepared:
     """Tokenise `data` for `target` into the folder `out`, written aside and renamed.
 
@@ -71,6 +73,7 @@ def prepare(
         exclude: files of prompts that must not be learned (benchmarks); see `Exclusion`.
         dry_run: do everything but write.
         replace: swap out a folder that holds other rows.
+        today: for templates that write it; by default the clock's.
 
     Raises:
         DataMissing, DataMalformed: a file is absent, or a line is no conversation.
@@ -80,7 +83,7 @@ def prepare(
         ConfigInvalid: there is nothing to prepare, or a dry run would have to write.
         What `written_data.write_data` raises.
     """
-    writing = writing or WritingConfig()
+    writing, today = writing or WritingConfig(), today or date.today()
     _require_doable(data, writing, dry_run)
     files, exclude = data_files(data, talk), list_files(exclude, all_splits=True, flag="--exclude")
     text = load_target_text(target, json.loads(config.template_options))
@@ -98,6 +101,7 @@ def prepare(
             files=files if writing.regenerate else [],
             excluded=excluded,
             exclude_prints=exclude_prints,
+            today=today,
         )
         written = write_data(job, out, talk, replace=replace, writer=writer)
         files = written if writing.regenerate else [*files, *written]
@@ -106,6 +110,8 @@ def prepare(
     if out.exists() and not replace and not dry_run:
         there = rows_there(out, whole, files, prints)
         return Prepared(folder=out, manifest=there, example=None, was_there=True)
+    if text.template.fix_day(today):
+        talk.note(f"the chat template writes the date into every prompt: rows made of text say {today}")
     maker = RowMaker(text, config, excluded)
     text.template.inserted.clear()  # of the target's own writing
     collected = collect(files, maker, talk)

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import date
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ class WritingJob:
         max_length: longest row.
         files: data whose answers are regenerated; their weights are kept.
         excluded: prompts that must not come out; `exclude_prints` are their files' fingerprints.
+        today: for templates that write it; a run that goes on keeps its first day.
     """
 
     target: Path
@@ -62,6 +64,7 @@ class WritingJob:
     files: Sequence[DataFile]
     excluded: Exclusion
     exclude_prints: Sequence[str]
+    today: date
 
     def made_of(self) -> dict[str, Any]:
         """Everything that decides the texts."""
@@ -100,7 +103,10 @@ def write_data(
     found = _standing(folder, made_of, replace)
     if found is None:
         writes = writer(folder) if writer else TargetWriter(job.target, job.text, job.config, folder, talk)
-        write_text(folder / BEGUN, json.dumps(_heading(made_of), indent=2, ensure_ascii=False) + "\n")
+        day = _first_day(folder) or job.today
+        job.text.template.fix_day(day)
+        begun = {**_heading(made_of), "day": day.isoformat()}
+        write_text(folder / BEGUN, json.dumps(begun, indent=2, ensure_ascii=False) + "\n")
         found = _self_chat(job, writes, talk) if job.config.self_chat else _regenerated(job, writes, talk)
         _save(folder, found, job, made_of)
         talk.line(f"{folder}: {found.summary()}")
@@ -218,6 +224,13 @@ def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Writt
         for old in [*folder.glob("*.completions"), *folder.glob("*.jsonl"), done, begun]:
             old.unlink(missing_ok=True)
     return None
+
+
+def _first_day(folder: Path) -> date | None:
+    """On which the run was begun that is to go on; None where none is."""
+    if not (folder / BEGUN).exists() or not any(folder.glob("*.completions")):
+        return None
+    return date.fromisoformat(_document(folder / BEGUN)["day"])
 
 
 def _document(path: Path) -> Mapping[str, Any]:
