@@ -1,11 +1,12 @@
 """Two processes on the CPU (gloo): the curve of one process, kills, and going on with another number of ranks.
 
-One test starts them as `eyas train` does. The others fork this process, which spares each rank its imports.
+They are forks of this process, which spares each rank its imports; with `make soak` they start as `eyas train` does.
 """
 
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -18,15 +19,17 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from eyas.cli.terminal import Terminal
 from eyas.errors import EnvironmentMissing
 from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.talk import Silent
 from eyas.train.checkpoint import save_checkpoint
 from eyas.train.config import TrainConfig, TrainConfigInvalid
-from eyas.train.launch import RankDied, _News, _raise_cause, train_on
+from eyas.train.launch import RankDied, _News, _raise_cause, _rank, _Work, train_on
 from eyas.train.optimiser import TrainingDiverged
 from eyas.train.preflight import plan_train
+from eyas.train.ranks import Place
 from eyas.train.request import TrainRequest
 from eyas.train.train import Trained, train
 from eyas.train.trainer import Trainer
@@ -128,7 +131,9 @@ def test_the_last_good_state_is_kept_before_the_ranks_are_ended(request_for, tmp
     assert json.loads((good / "eyas.json").read_text())["about"]["steps"] == 2
 
 
-@pytest.mark.parametrize(("shard", "start"), [(True, "spawn"), (False, "fork")])
+@pytest.mark.parametrize(
+    ("shard", "start"), [(True, "fork"), (False, "fork"), pytest.param(True, "spawn", marks=pytest.mark.soak)]
+)
 def test_two_processes_go_on_from_one_and_give_the_curve_of_one(
     shard: bool, start: str, request_for, whole, tmp_path: Path, monkeypatch
 ):
@@ -150,6 +155,13 @@ def test_two_processes_go_on_from_one_and_give_the_curve_of_one(
     done = on_two(request)
     require_same_curve(whole, done)
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_what_a_rank_is_given_reaches_a_process_that_shares_nothing(request_for, tmp_path: Path):
+    request = request_for(tmp_path / "d")
+    work = _Work(request=request, config=CONFIG, make_talk=Terminal, threads=1, parent=os.getpid())
+    given = (_rank, Place(rank=1, size=2, local_rank=1, meet_at="file:///tmp/meet"), work)
+    assert pickle.loads(pickle.dumps(given)) == given  # noqa: S301 - our own bytes
 
 
 def _only_at(step: int) -> Callable[..., None]:
