@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from eyas.contract import tensor_sample
 from eyas.contract.check import CheckOptions, check
 from eyas.contract.engines.version import parse_engine
 from eyas.contract.read_checkpoint import read_checkpoint
@@ -131,6 +132,17 @@ def test_one_nan_is_found(reader, tmp_path):
 
     assert found["values-not-finite"].severity == "fatal"
     assert "fc.weight" in found["values-not-finite"].what
+
+
+def test_values_between_samples_are_said_not_to_be_seen(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    draft = _draft(tmp_path)
+    notes = []
+    for limit in (1 << 15, 1 << 10):
+        monkeypatch.setattr(tensor_sample, "_SAMPLED_VALUES", limit)
+        notes.append([f.what for f in _codes(draft)[1].findings if f.code == "deep-sampled"])
+
+    assert notes == [[], ["9 tensors were looked at in samples"]]
 
 
 def test_a_tensor_never_written_is_found(reader, tmp_path):

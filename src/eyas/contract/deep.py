@@ -8,6 +8,7 @@ from eyas.contract.checkpoint import Checkpoint, IntMap, TensorInfo
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.finding import Finding, Severity
 from eyas.contract.tensor_sample import Statistics, can_read, cosine, rows, statistics
+from eyas.talk import counted
 
 _SAMPLED_ROWS = 48
 # mean cosine with the target's rows: a fine-tuned copy is far above, unrelated rows of real models far below
@@ -38,9 +39,16 @@ def deep_check(reading: DraftReading, target: Checkpoint | None) -> DeepReport:
         note = _finding("deep-no-data", "note", "a header dump holds no data", draft.where, "nothing to read deeply")
         return DeepReport(findings=(note,))
     findings: list[Finding] = []
+    num_sampled = 0
     for name, info in spec.tensors.items():
         if can_read(draft, info) and 0 not in info.shape:
-            findings += _judge(name, info, statistics(draft, info), draft.where)
+            found = statistics(draft, info)
+            findings += _judge(name, info, found, draft.where)
+            num_sampled += not found.is_complete
+    if num_sampled:
+        what = f"{counted(num_sampled, 'tensor was', 'tensors were')} looked at in samples"
+        why = "numpy is not installed: a NaN between the samples is not seen"
+        findings.append(_finding("deep-sampled", "note", what, draft.where, why, "pip install numpy"))
     embedding, is_random = _embedding(reading, target)
     return DeepReport(
         findings=(*findings, *embedding, *_head(reading, target)),

@@ -21,13 +21,11 @@ class RopeReading:
     Attributes:
         rope: the effective one.
         source: where it came from, for a person.
-        has_keys: the config has any RoPE key at all; without, engines take theta 10000 in silence.
         conflict: the two spellings contradict each other: how; None if they do not.
     """
 
     rope: Rope
     source: str
-    has_keys: bool
     conflict: str | None = None
 
 
@@ -50,14 +48,14 @@ def read_rope(config: Mapping[str, Any], *, interleaved: bool = False) -> RopeRe
         return RopeReading(
             rope=rope,
             source="config.json: rope_parameters",
-            has_keys=True,
             conflict=_conflict(rope, old_theta, old_scaling),
         )
     theta = _number((old_scaling or {}).get("rope_theta"), old_theta, DEFAULT_THETA)
     rope = Rope(theta=theta, scaling=_scaling(old_scaling or {}), partial_rotary_factor=share, interleaved=interleaved)
-    has_keys = old_theta is not None or old_scaling is not None
-    source = "config.json: rope_theta, rope_scaling" if has_keys else "no RoPE key in config.json: theta 10000"
-    return RopeReading(rope=rope, source=source, has_keys=has_keys)
+    # without any key, engines take theta 10000 in silence
+    has_none = old_theta is None and old_scaling is None
+    source = "no RoPE key in config.json: theta 10000" if has_none else "config.json: rope_theta, rope_scaling"
+    return RopeReading(rope=rope, source=source)
 
 
 def write_rope(rope: Rope) -> dict[str, Any]:

@@ -17,13 +17,11 @@ class AuxCapture:
     Attributes:
         boundaries: in the order in which the states are concatenated; None when the target's depth is unknown.
         source: where it came from, for a person.
-        is_default: no ids of the draft were used.
         is_off: the engine captures no aux states at all.
     """
 
     boundaries: tuple[int, ...] | None
     source: str
-    is_default: bool
     is_off: bool = False
 
 
@@ -32,26 +30,22 @@ def aux_capture(
 ) -> AuxCapture:
     """The boundaries that `engine` taps for this draft."""
     if config.get("eagle_config.use_aux_hidden_state", True) is False:
-        return AuxCapture(
-            boundaries=None, source="eagle_config.use_aux_hidden_state is false", is_default=True, is_off=True
-        )
+        return AuxCapture(boundaries=None, source="eagle_config.use_aux_hidden_state is false", is_off=True)
     ids, source = _ids(engine, runner, config)
     if ids is None:
         default = None
         if num_layers is not None:
             default = tuple(b + hook.default_shift for b in default_boundaries(num_layers))
-        return AuxCapture(boundaries=default, source=f"{source}: the default of the target class", is_default=True)
+        return AuxCapture(boundaries=default, source=f"{source}: the default of the target class")
     if engine.engine == "vllm":
         # vLLM sorts and de-duplicates. Source: model_executor/models/interfaces.py set_aux_hidden_state_layers
-        return AuxCapture(
-            boundaries=tuple(sorted(set(ids))), source=f"{source}, as boundaries, sorted", is_default=False
-        )
+        return AuxCapture(boundaries=tuple(sorted(set(ids))), source=f"{source}, as boundaries, sorted")
     if hook.convention == "last-is-n" and num_layers is None:
-        return AuxCapture(boundaries=None, source=source, is_default=False)
+        return AuxCapture(boundaries=None, source=source)
     read = LayerIds(ids=ids, convention=hook.convention if hook.status != "unknown" else "after-layer")
     # The target's layers append their state in the order of the layers, whatever the order of the ids.
     boundaries = tuple(sorted(set(read.boundaries(num_layers))))
-    return AuxCapture(boundaries=boundaries, source=f"{source}, read as {read.convention}", is_default=False)
+    return AuxCapture(boundaries=boundaries, source=f"{source}, read as {read.convention}")
 
 
 def _ids(engine: EngineVersion, runner: Runner | None, config: SeenConfig) -> tuple[tuple[int, ...] | None, str]:

@@ -23,8 +23,8 @@ class LoadRules:
         map_match: how d2t / t2d are recognised: the name contains them, or is or ends with them.
         prefix: a runtime name is the stored one, then "model." + it ("try"), or always "model." + it unless the name
             starts with / contains lm_head ("unless-starts", "unless-contains").
-        unmatched: what happens to a name with no parameter: silent / warning / crash.
-        drops_bias: an unexpected `*.bias` of an existing module is dropped in silence even if `unmatched` is crash.
+        unmatched: what happens to a name with no parameter: silent / warning / crash; with crash, an unexpected
+            `*.bias` of an existing module is dropped in silence all the same.
 
         Structure:
         layer_module: "midlayer" (one layer only) or "layers.{i}".
@@ -63,7 +63,6 @@ class LoadRules:
     map_match: Literal["contains", "suffix"] = "contains"
     prefix: Literal["try", "unless-starts", "unless-contains"]
     unmatched: Literal["silent", "warning", "crash"]
-    drops_bias: bool = False
     layer_module: str
     max_layers: int | None = None
     deep_norm: Literal["hidden_norm", "input_layernorm"]

@@ -41,7 +41,6 @@ _LLAMA_025 = LoadRules(
     renames=(("midlayer.", "layers.0."),),
     prefix="unless-contains",
     unmatched="crash",
-    drops_bias=True,
     layer_module="layers.{i}",
     deep_norm="input_layernorm",
     num_aux=("num_aux_hidden_states", "eagle_config.eagle_aux_hidden_state_layer_ids"),
