@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from eyas.errors import EnvironmentMissing
 from eyas.records.atomic import WriteFailed
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
@@ -86,6 +87,19 @@ def test_wandb_gets_every_record_at_its_step(monkeypatch):
         (1, {"held_out/accept_length": 2.0}),
         "finish",
     ]
+
+
+def test_a_wandb_that_nobody_is_logged_in_to_is_no_bug_of_ours(monkeypatch):
+    stub_wandb(monkeypatch, [])
+    wandb: Any = sys.modules["wandb"]
+    wandb.Error = type("Error", (Exception,), {})
+
+    def init(**_: object) -> None:
+        raise wandb.Error("api_key not configured (no-tty)")
+
+    wandb.init = init
+    with pytest.raises(EnvironmentMissing, match=r"api_key not configured[\s\S]*WANDB_MODE=offline"):
+        open_sinks(None, "hawks", "draft", {}, {})
 
 
 def test_a_run_that_wandb_knows_is_gone_on_with_in_its_own_project_alone(monkeypatch):

@@ -55,6 +55,9 @@ def open_sinks(
         name: of the run.
         about: its plan, as JSON has it.
         known: project -> run id of wandb, which is gone on with; another project gets a new run.
+
+    Raises:
+        EnvironmentMissing: wandb takes no run (nobody is logged in).
     """
     sinks: list[Sink] = []
     if tensorboard is not None:
@@ -100,7 +103,15 @@ class _Wandb:
         # "allow": a run that was deleted there meanwhile is begun anew under its id, and training goes on.
         again = {} if run_id is None else {"id": run_id, "resume": "allow"}
         self._project = project
-        self._run: Any = wandb.init(project=project, name=name, config=dict(about), **again)
+        try:
+            self._run: Any = wandb.init(project=project, name=name, config=dict(about), **again)
+        except wandb.Error as error:
+            raise EnvironmentMissing(
+                "wandb takes no run",
+                f"--wandb {project}",
+                str(error),
+                "run `wandb login`, set WANDB_MODE=offline, or leave --wandb out: metrics.jsonl is always written",
+            ) from error
 
     def write(self, record: Mapping[str, Any]) -> None:
         self._run.log(scalars_of(record), step=record["step"])
