@@ -133,3 +133,15 @@ def test_a_dtype_or_device_that_is_not_there_is_refused():
         place("float32", "gpu")
     with pytest.raises(EnvironmentMissing, match="no device cuda:99"):
         place("float32", "cuda:99")
+
+
+def test_another_gpu_than_the_first_becomes_the_current_one(monkeypatch):
+    """Else kernels would be launched, and events recorded, on the first one, where nothing of the model is."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+
+    for device in ("cuda:0", "cuda", "cpu", "cuda:1"):
+        place("float32", device)
+
+    assert current == [torch.device("cuda:1")]

@@ -26,7 +26,7 @@ class Placement:
 
 
 def place(dtype: str, device: str) -> Placement:
-    """The placement that `--dtype` and `--device` mean.
+    """The placement that `--dtype` and `--device` mean; a GPU other than the first becomes the process's own.
 
     Args:
         dtype: "float32", "bfloat16", "float16", or "auto": bfloat16 on a GPU, float32 elsewhere.
@@ -57,6 +57,9 @@ def place(dtype: str, device: str) -> Placement:
             f"torch {torch.__version__} sees {torch.cuda.device_count()} GPUs",
             "use --device cpu, or install a torch that fits this machine's driver",
         )
+    if chosen.index:
+        # Triton's launches, streams, events and graphs are the current device's, wherever the tensors lie.
+        torch.cuda.set_device(chosen)
     if dtype == "auto":
         dtype = "bfloat16" if chosen.type == "cuda" else "float32"
     return Placement(_DTYPES[dtype], chosen)
