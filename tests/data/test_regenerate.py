@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from recorded_writer import TOKENIZER, RecordedWriter
 
-from byte_tokenizer import THINKING, save_target_with
+from byte_tokenizer import CHATML, THINKING, save_target_with
+from eyas.data.chat_template import TemplateFailed
 from eyas.data.prepare import PrepareConfig, Prepared, prepare
 from eyas.data.prepare_config import ConfigInvalid
 from eyas.data.row_store import Rows
@@ -129,6 +130,19 @@ def test_thinking_is_kept_with_its_answer_and_rows_are_those_that_were_written(t
     writer = RecordedWriter(lambda *_: "<think>\nhm\n</think>\n\nYes.")
     run(thinking, [write(tmp_path / "d.jsonl", CHAT[:2])], tmp_path / "rows", writer)
     assert texts(tmp_path / "rows")[0].endswith("assistant\n<think>\nhm\n</think>\n\nYes.<|im_end|>")
+
+
+def test_a_conversation_that_the_template_refuses_is_named_before_the_target_writes(tmp_path: Path):
+    strict = (
+        "{% if messages[2:] and messages[2].role == 'system' %}{{ raise_exception('too late') }}{% endif %}" + CHATML
+    )
+    folder = save_target_with(tmp_path / "strict", strict)
+    late = [*CHAT[:2], ("system", "Be brief."), *CHAT[2:]]
+    writer = RecordedWriter(lambda *_: "new")
+    with pytest.raises(TemplateFailed, match="too late") as caught:
+        run(folder, [write(tmp_path / "d.jsonl", CHAT, late)], tmp_path / "rows", writer)
+    assert caught.value.where == "data file 1, record 2"
+    assert writer.asked == {}
 
 
 def test_without_data_there_is_nothing_to_regenerate_and_a_dry_run_cannot_write(target: Path, tmp_path: Path):

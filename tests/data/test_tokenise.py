@@ -1,6 +1,9 @@
+import unicodedata
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import normalizers
 
 from byte_tokenizer import byte_tokenizer
 from eyas.data.chat_template import Segment
@@ -19,6 +22,14 @@ def test_a_tokenizer_that_loses_text_at_the_seams_is_refused():
     with pytest.raises(TokensNotText) as caught:
         tokenise([Segment("user w1", False), Segment("  w2", True)], tiny_tokenizer(), "data file 1, record 9")
     assert caught.value.where == "data file 1, record 9"
+
+
+def test_a_tokenizer_that_composes_accents_as_qwens_does_is_no_reason_to_refuse_them():
+    composes, apart = byte_tokenizer(), unicodedata.normalize("NFD", "é")
+    composes.backend_tokenizer.normalizer = normalizers.NFC()
+    row = tokenise([Segment(f"caf{apart}", False), Segment(f"{apart}t{apart}<|im_end|>", True)], composes, "r")
+    assert composes.decode(row.token_ids) == "caféété<|im_end|>"
+    assert composes.decode([i for i, s in zip(row.token_ids, row.is_supervised, strict=True) if s]) == "été<|im_end|>"
 
 
 def test_half_of_a_surrogate_pair_is_refused():

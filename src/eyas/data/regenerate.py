@@ -1,15 +1,18 @@
 """The target's own answers in place of recorded ones: a draft must learn what its target writes, not another model."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from eyas.data.answering import Answering
+from eyas.data.answering import Answering, chunks
 from eyas.data.conversation import NO_TEXT, ROLES, Conversation, is_no_text
 from eyas.data.dialogue import Dialogue
 from eyas.data.target_text import TargetText
 from eyas.data.target_writer import Writes
 from eyas.data.writing_config import WritingConfig
 from eyas.talk import Talk
+
+_SOME_ANSWER = {"role": "assistant", "content": "Yes."}
 
 
 def regenerate(
@@ -31,7 +34,13 @@ def regenerate(
 
     Returns:
         Dialogues by data file, and what was left out and why.
+
+    Raises:
+        TemplateFailed: the template refuses a conversation; told before the target writes anything.
     """
+    for some in chunks(conversations):
+        planned = [_planned(c) for c in some]
+        text.template.render_many(planned, [len(c.messages) for c in planned], for_generation=True)
     answering = Answering(text, writes, config, max_length)
     temperatures = config.answer_temperature
     dialogues = [
@@ -67,6 +76,12 @@ def why_unanswerable(conversation: Conversation) -> str | None:
     if any(is_no_text(message) for question in questions for message in question):
         return NO_TEXT
     return None if questions else "no user turn"
+
+
+def _planned(conversation: Conversation) -> Conversation:
+    """What the target will read before its last answer, with a word in place of those before."""
+    turns = [turn for question in _questions(conversation.messages) for turn in (*question, _SOME_ANSWER)]
+    return replace(conversation, messages=turns[:-1])
 
 
 def _questions(messages: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

@@ -19,6 +19,12 @@ def encode_many(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     return [encoded.ids for encoded in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
+def normalised(tokenizer: Tokenizer, text: str) -> str:
+    """What the tokenizer makes of a text before it looks for tokens: Qwen's composes accents (NFC)."""
+    normalizer: Any = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+    return text if normalizer is None else str(normalizer.normalize_str(text))
+
+
 def decode_many(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
     """The text of each row of ids, special tokens in it."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eyas.data.chat_template import Segment, Tokenizer
-from eyas.data.text_codec import decode_many, encode_many
+from eyas.data.text_codec import decode_many, encode_many, normalised
 from eyas.errors import EyasError
 
 
@@ -50,8 +50,8 @@ def tokenise_many(rows: Sequence[Sequence[Segment]], tokenizer: Tokenizer, where
         wheres: the records, for the message.
 
     Raises:
-        TokensNotText: decoding gives another text: the tokenizer adds or eats characters at the seams; or the text
-            holds half of a surrogate pair.
+        TokensNotText: decoding gives another text, and not for the tokenizer's own normal form: it adds or eats
+            characters at the seams; or the text holds half of a surrogate pair.
     """
     texts = ["".join(segment.text for segment in segments) for segments in rows]
     for text, where in zip(texts, wheres, strict=True):
@@ -59,18 +59,21 @@ def tokenise_many(rows: Sequence[Sequence[Segment]], tokenizer: Tokenizer, where
     encoded = iter(encode_many(tokenizer, [segment.text for segments in rows for segment in segments]))
     parts = [[next(encoded) for _ in segments] for segments in rows]
     ids = [tuple(token for part in of_row for token in part) for of_row in parts]
-    for text, decoded, where in zip(texts, decode_many(tokenizer, ids), wheres, strict=True):
-        _require_same(text, decoded, where)
+    for text, segments, decoded, where in zip(texts, rows, decode_many(tokenizer, ids), wheres, strict=True):
+        if decoded != text:
+            _require_same("".join(normalised(tokenizer, segment.text) for segment in segments), text, decoded, where)
     return [
         TokenRow(row, tuple(s.is_supervised for s, part in zip(segments, of_row, strict=True) for _ in part))
         for row, segments, of_row in zip(ids, rows, parts, strict=True)
     ]
 
 
-def _require_same(text: str, decoded: str, where: str) -> None:
-    if decoded == text:
+def _require_same(normal: str, text: str, decoded: str, where: str) -> None:
+    """`normal` is the text as the tokenizer takes it, on every server, too."""
+    if decoded == normal:
         return
-    same = next((i for i, (a, b) in enumerate(zip(decoded, text, strict=False)) if a != b), 0)
+    common = min(len(decoded), len(text))
+    same = next((i for i, (a, b) in enumerate(zip(decoded, text, strict=False)) if a != b), common)
     raise TokensNotText(
         "token ids do not decode to the text they were made from",
         where,
