@@ -215,7 +215,9 @@ def test_a_config_alone_is_used_for_what_it_tells(world: World):
 
 
 def test_a_refused_launch_prints_no_command_to_copy(world: World):
+    world.layers0 = world.layers0.rename(world.folder / "layers 0")
     refused = world.serve("--print", "--engine-version", "0.5.9", draft=world.layers0)
+    assert f"eyas convert '{world.layers0}' --to sglang OUT" in refused.text
     assert refused.code == 1
     assert "sglang.launch_server" not in refused.text
     assert refused.document["argv"] is None

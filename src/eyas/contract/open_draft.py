@@ -1,5 +1,6 @@
 """`open_draft`: a draft's folder as a `DraftSpec` whose tensors can be read, or a list of what is wrong with it."""
 
+import shlex
 from pathlib import Path
 
 from eyas.contract.draft_findings import draft_findings
@@ -41,6 +42,6 @@ def open_draft(path: Path, target: TargetSpec | None = None, *, strict: bool = T
                 f"the draft has {counted(len(bad), 'error')}; the first: {bad[0].what}",
                 bad[0].where,
                 "; ".join(f"[{f.code}] {f.what}" for f in bad[:8]) + f" ({bad[0].why})",
-                bad[0].do or f"see all of them: eyas check {path}",
+                bad[0].do or f"see all of them: eyas check {shlex.quote(str(path))}",
             )
     return reading.spec

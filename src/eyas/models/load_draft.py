@@ -1,5 +1,6 @@
 """`load_draft`: a draft's folder as an `Eagle3Draft`, every tensor accounted for in both directions."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -115,14 +116,14 @@ def fill(draft: Eagle3Draft, tensors: Mapping[str, Tensor], *, where: str, talk:
             f"the draft lacks {', '.join(missing[:6])}",
             where,
             f"its config describes {len(wanted)} tensors, {len(missing)} of them are not in the checkpoint",
-            f"see where they went: eyas check {where}",
+            f"see where they went: eyas check {shlex.quote(where)}",
         )
     if unknown := sorted(given.keys() - wanted.keys()):
         raise DraftTensorUnknown(
             f"the draft has tensors that its function does not use: {', '.join(unknown[:6])}",
             where,
             "its config describes another function than the one that was trained",
-            f"see what they are: eyas check {where}",
+            f"see what they are: eyas check {shlex.quote(where)}",
         )
     for name, parameter in wanted.items():
         if parameter.shape != given[name].shape:
@@ -130,7 +131,7 @@ def fill(draft: Eagle3Draft, tensors: Mapping[str, Tensor], *, where: str, talk:
                 f"{name} is {list(given[name].shape)}, wanted {list(parameter.shape)}",
                 where,
                 "the config's sizes and the weights disagree",
-                f"correct config.json; see eyas check {where}",
+                f"correct config.json; see eyas check {shlex.quote(where)}",
             )
         parameter.copy_(given[name])
 

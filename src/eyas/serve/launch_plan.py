@@ -3,6 +3,7 @@
 A plan with `refused` findings is not started. Nothing here starts a server.
 """
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -290,4 +291,5 @@ def _notes(
 
 def _next(request: LaunchRequest, engine: EngineVersion, blocking: tuple[Finding, ...]) -> str:
     first = next((f.do for f in blocking if f.do.startswith("eyas ")), None)
-    return first or f"eyas check {request.draft} --target {request.target} --for {engine.label} --ledger"
+    words = ["eyas", "check", str(request.draft), "--target", request.target, "--for", engine.label, "--ledger"]
+    return first or shlex.join(words)
