@@ -477,8 +477,10 @@ def test_held_out_rows_beside_the_training_rows_are_used_unless_told_not_to(inpu
     held_out_file(rows, inputs)
     request = TrainRequest(target=inputs[0], rows=rows, out=tmp_path / "d", device="cpu")
     assert len(run(request, replace(CONFIG, steps=2)).held_out) == 2
-    plan = plan_train(replace(request, out=tmp_path / "e"), replace(CONFIG, eval_every=0), Silent())
-    assert plan.held_out is None
+    never = replace(CONFIG, eval_every=0)
+    assert plan_train(replace(request, out=tmp_path / "e"), never, Silent()).held_out is None
+    with pytest.raises(TrainConfigInvalid, match="--eval-every 0"):
+        plan_train(replace(request, out=tmp_path / "e", held_out=rows / "held_out.jsonl"), never, Silent())
 
 
 def test_held_out_rows_with_ids_that_the_target_does_not_have_are_refused_before_it_is_loaded(inputs, tmp_path: Path):
@@ -512,6 +514,19 @@ def test_a_target_or_a_template_that_changed_is_named_on_resuming(inputs, tmp_pa
         run(request)
     save_target_with(folder, CHATML + " ")
     with pytest.raises(RowsOfAnotherTarget, match="chat template differ"):
+        run(request)
+
+
+def test_a_file_that_is_gone_on_from_and_changed_is_named_on_resuming(inputs, tmp_path: Path, monkeypatch):
+    run(request_for(inputs, tmp_path / "first", init_only=True))
+    weights = tmp_path / "first" / "model.safetensors"
+    request = request_for(inputs, tmp_path / "d", init_from=weights)
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_before(2, patch)
+        run(request)
+    tensors = load_file(weights)
+    save_file({**tensors, "norm.weight": tensors["norm.weight"] * 2}, weights, metadata={"format": "pt"})
+    with pytest.raises(CheckpointForeign, match="init from: "):
         run(request)
 
 

@@ -114,7 +114,8 @@ def make_plan(
         DraftVocabTooLarge: larger than the target's.
         TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
         DraftUnwritable: no format can hold the draft that would come out.
-        TrainConfigInvalid: options of another draft than `init_from`, or of freezing what cannot be frozen alone.
+        TrainConfigInvalid: options of another draft than `init_from`, of freezing what cannot be frozen alone, or
+            `held_out` without a replay.
         HeldOutUnusable: no held-out row can be replayed.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
@@ -200,6 +201,13 @@ def run_identity(
 
 
 def _held_out(given: Path | None, rows_folder: Path, config: TrainConfig, vocab_size: int) -> HeldOutRows | None:
+    if given is not None and config.eval_every == 0:
+        raise TrainConfigInvalid(
+            "rows to replay are named, and no replay is wanted",
+            f"--held-out {given} --eval-every 0",
+            "with 0 held-out rows are never replayed, and the last draft is written",
+            "leave one of the two out",
+        )
     found = None if config.eval_every == 0 else find_held_out(given, rows_folder)
     return None if found is None else read_held_out(found, config.held_out_rows, vocab_size or None)
 

@@ -223,8 +223,8 @@ def _checkpointing(
         throw_away(folder)
     init_from = None
     if request.init_from is not None:
-        files = sorted(p for p in request.init_from.glob("*") if p.suffix in (".safetensors", ".bin", ".json"))
-        init_from = fingerprint.of_files(files)
+        around = request.init_from.glob("*") if request.init_from.is_dir() else [request.init_from]
+        init_from = fingerprint.of_files(sorted(p for p in around if p.suffix in (".safetensors", ".bin", ".json")))
     run = run_identity(
         plan,
         config,
