@@ -163,6 +163,17 @@ def test_tables_read_like_lines_and_columns_that_are_null_are_not_there(tmp_path
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_columns_that_nobody_reads_may_hold_what_python_cannot(tmp_path: Path, suffix):
+    pyarrow = pytest.importorskip("pyarrow")
+    late = pyarrow.scalar(10**14, pyarrow.timestamp("ms")).cast(pyarrow.timestamp("us"))
+    write_table(tmp_path / f"d{suffix}", [{**RECORD, "at": late}])
+    write_table(tmp_path / f"e{suffix}", [{"at": late}])
+    assert [c.messages for c in read_conversations([tmp_path / f"d{suffix}"])] == [RECORD["messages"]]
+    with pytest.raises(DataMalformed):
+        list(read_conversations([tmp_path / f"e{suffix}"]))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
 def test_a_truncated_table_is_malformed_data(tmp_path: Path, suffix):
     path = tmp_path / f"d{suffix}"
     write_table(path, [RECORD] * 50)

@@ -9,7 +9,7 @@ from eyas.data.chat_template import TemplateRewritesAnswer, TemplateUnstable
 from eyas.data.dialogue import Dialogue
 from eyas.data.target_text import TargetText
 from eyas.data.target_writer import Writes
-from eyas.data.text_codec import decode_many, encode_many
+from eyas.data.text_codec import decode_many, encode_many, normalised
 from eyas.data.turn_slot import answer_end
 from eyas.data.writing_config import WritingConfig
 from eyas.decode.sampling import Sampling
@@ -77,7 +77,7 @@ class Answering:
                     dialogue.done = None  # earlier turns will be rendered anew
                 else:
                     done = "".join(segment.text for segment in segments)
-                    dialogue.done = done if done == ids_text else None
+                    dialogue.done = done if ids_text in (done, normalised(self._text.tokenizer, done)) else None
 
     def _prompts(self, chunk: Sequence[Dialogue]) -> Iterator[list[int]]:
         conversations = [dialogue.as_conversation() for dialogue in chunk]

@@ -9,7 +9,7 @@ from typing import Any
 from eyas.data.chat_template import Tokenizer
 from eyas.data.conversation import Conversation
 from eyas.data.read_conversations import DataMalformed, data_records
-from eyas.data.record_forms import conversation_of
+from eyas.data.record_forms import PROMPT_FIELDS, conversation_of
 
 # Long enough that two people do not write it by chance, short enough that an edited copy is still found.
 NUM_WORDS = 8
@@ -18,7 +18,6 @@ _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W{_UNSPACED}]+")
 _UNSPACED_ONE = re.compile(f"[{_UNSPACED}]")
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))  # soft hyphens, joiners and the like
-_FIELDS = ("turns", "prompt", "question", "instruction", "text")
 
 
 class Exclusion:
@@ -106,7 +105,7 @@ def _prompts(path: Path, tokenizer: Tokenizer) -> Iterator[str]:
                 f"line {number} of {path.name} holds no prompt",
                 f"{path}:{number}",
                 str(error),
-                f"give `messages`, `prompt_ids` or one of {', '.join(_FIELDS)} on each line",
+                f"give `messages`, `prompt_ids` or one of {', '.join(PROMPT_FIELDS)} on each line",
             ) from error
         yield from prompts
 
@@ -117,7 +116,7 @@ def _prompts_of(record: Any, tokenizer: Tokenizer) -> list[str]:
             return _user_turns(record)
         if "prompt_ids" in record:
             return _stretches(tokenizer.decode(record["prompt_ids"], skip_special_tokens=False), tokenizer)
-        for field in _FIELDS:
+        for field in PROMPT_FIELDS:
             value = record.get(field)
             if isinstance(value, str):
                 return [value]

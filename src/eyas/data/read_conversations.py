@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.data.conversation import Conversation
-from eyas.data.record_forms import FormUnknown, conversation_of
+from eyas.data.record_forms import FIELDS, FormUnknown, conversation_of
 from eyas.errors import EnvironmentMissing, EyasError
 from eyas.records.json_lines import RecordBroken, json_records
 from eyas.talk import Talk
@@ -125,22 +125,29 @@ def _table_records(path: Path) -> Iterator[tuple[int, Any]]:
             for record in batch.to_pylist():
                 number += 1
                 yield number, _without_nulls(record)
-    except (ArrowException, OSError, ValueError, RecursionError) as error:
+    except (ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
         raise _malformed(path, number + 1, f"{type(error).__name__}: {error}") from error
 
 
 def _table_batches(path: Path) -> Iterator[Any]:
-    """Record batches of a parquet file, or of the stream that `Dataset.save_to_disk` writes."""
+    """Record batches of a parquet file, or of the stream that `Dataset.save_to_disk` writes: of the columns that are
+    used, where there are any. Others may be large, or hold dates that Python has no form for."""
     if path.suffix == ".parquet":
         from pyarrow.parquet import ParquetFile
 
         with ParquetFile(path) as file:
-            yield from file.iter_batches(_TABLE_BATCH)
+            yield from file.iter_batches(_TABLE_BATCH, columns=_used(file.schema_arrow.names))
     else:
         from pyarrow import ipc
 
         with open(path, "rb") as file, ipc.open_stream(file) as stream:
-            yield from stream
+            used = _used(stream.schema.names)
+            yield from stream if used is None else (batch.select(used) for batch in stream)
+
+
+def _used(names: Sequence[str]) -> list[str] | None:
+    """Those of a table's columns that are read; None = all, for the message that there is nothing to read."""
+    return [name for name in names if name in FIELDS] or None
 
 
 def _without_nulls(value: Any) -> Any:

@@ -35,6 +35,10 @@ _SHAREGPT_ROLES: Mapping[str, str] = {
 }
 _THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _PROMPTS = ("turns", "prompt", "question")
+# What is read of a record here, and by `exclusion` of one that holds a prompt only.
+_WRITTEN = ("finished", "temperature", "written", "written_by", "written_text")
+PROMPT_FIELDS = (*_PROMPTS, "instruction", "text")
+FIELDS = frozenset(("messages", "conversations", "tools", *_WRITTEN, *PROMPT_FIELDS, "prompt_ids"))
 
 
 class FormUnknown(ValueError):
