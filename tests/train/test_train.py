@@ -607,7 +607,7 @@ def test_a_disk_that_cannot_hold_the_run_is_told_before_it_starts(inputs, tmp_pa
 
 def test_a_draft_that_is_gone_on_from_is_replayed_first_and_written_if_it_stays_the_best(inputs, tmp_path: Path):
     held_out = held_out_file(tmp_path, inputs)
-    good = replace(CONFIG, steps=60, lr=2e-2, schedule="constant", checkpoint_every_s=0.0)
+    good = replace(CONFIG, steps=25, lr=2e-2, schedule="constant", checkpoint_every_s=0.0)
     run(request_for(inputs, tmp_path / "first"), good)
     spoilt = replace(EVALUATED, lr=10.0, grad_clip=1e3, steps=4)
     request = request_for(inputs, tmp_path / "second", init_from=tmp_path / "first", held_out=held_out)
@@ -615,6 +615,8 @@ def test_a_draft_that_is_gone_on_from_is_replayed_first_and_written_if_it_stays_
     done = run(request, spoilt)
 
     assert [record["step"] for record in done.held_out] == [0, 2, 4]
+    lengths = [record["accept_length"] for record in done.held_out]
+    assert lengths[0] > max(lengths[1:]) + 0.05, "it is spoilt"
     assert done.kept is not None
     assert done.kept["step"] == 0
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
