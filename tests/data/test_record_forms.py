@@ -17,6 +17,15 @@ def test_conversations_may_hold_role_and_content_as_well():
     assert conversation_of(record, 0, 1).messages == [{"role": "user", "content": "q"}]
 
 
+def test_a_system_prompt_beside_the_list_is_read_where_the_list_has_none():
+    turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    found = conversation_of({"system": "Be kind.", "conversations": turns}, 0, 1).messages
+    assert found[0] == {"role": "system", "content": "Be kind."}
+    own = [{"from": "system", "value": "Be brief."}, *turns]
+    for record in ({"system": "Be kind.", "conversations": own}, {"system": " ", "conversations": own}):
+        assert conversation_of(record, 0, 1).messages[0]["content"] == "Be brief."
+
+
 def test_a_role_that_is_not_known_is_kept_for_the_count():
     record = {"conversations": [{"from": "narrator", "value": "q"}]}
     assert conversation_of(record, 0, 1).messages[0]["role"] == "narrator"

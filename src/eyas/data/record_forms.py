@@ -1,8 +1,8 @@
 """The forms in which conversations are written down, and their common meaning. Knows no files.
 
 - `messages`: a list of {role, content, ...}, as OpenAI and Hugging Face write it.
-- `conversations`: a list of {from, value}, as ShareGPT writes it (some files use role and content inside).
-
+- `conversations`: a list of {from, value}, as ShareGPT writes it (some files use role and content inside). A text
+  `system` beside either list is the system prompt, where the list has none.
 - `turns`: a list of texts, `prompt` or `question`: one text; user turns without answers, as benchmarks write them.
 
 Tables add two: the list as a JSON string, and the columns of its turns, {role: [...], content: [...]}, as `datasets`
@@ -38,7 +38,7 @@ _PROMPTS = ("turns", "prompt", "question")
 # What is read of a record here, and by `exclusion` of one that holds a prompt only.
 _WRITTEN = ("finished", "temperature", "written", "written_by", "written_text")
 PROMPT_FIELDS = (*_PROMPTS, "instruction", "text")
-FIELDS = frozenset(("messages", "conversations", "tools", *_WRITTEN, *PROMPT_FIELDS, "prompt_ids"))
+FIELDS = frozenset(("messages", "conversations", "system", "tools", *_WRITTEN, *PROMPT_FIELDS, "prompt_ids"))
 
 
 class FormUnknown(ValueError):
@@ -58,8 +58,12 @@ def conversation_of(record: Any, source: int, line: int) -> Conversation:
     if not isinstance(turns, list) or not all(isinstance(turn, Mapping) for turn in turns):
         keys = ", ".join(sorted(record)[:8])
         raise FormUnknown(f"there is no list `messages` or `conversations` of objects (keys: {keys})")
+    messages = [_message(turn) for turn in turns]
+    system = record.get("system")
+    if isinstance(system, str) and system.strip() and not any(m.get("role") == "system" for m in messages):
+        messages.insert(0, {"role": "system", "content": system})
     return Conversation(
-        messages=[_message(turn) for turn in turns],
+        messages=messages,
         source=source,
         line=line,
         is_finished=record.get("finished", True) is not False,
