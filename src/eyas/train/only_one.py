@@ -28,14 +28,13 @@ def only_one(out: Path) -> Iterator[None]:
     name = hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()
     with socket.socket(socket.AF_UNIX) as claim:
         try:
-            claim.bind(f"\0eyas-train-{name}")  # no file, but a name that the kernel keeps (Linux)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise RunInProgress(
-                f"{out} is being trained already",
-                str(out),
-                "another process of this machine is at it, and both would write the same unfinished run by turns",
-                "let it end, or end it and run this command again; or choose another --out",
-            ) from None
+            claim.bind(f"\0eyas-train-{name}")  # no file, but a name that the kernel keeps
+        except OSError as error:  # another one than this: not Linux, which alone has such names
+            if error.errno == errno.EADDRINUSE:
+                raise RunInProgress(
+                    f"{out} is being trained already",
+                    str(out),
+                    "another process of this machine is at it, and both would write the same unfinished run by turns",
+                    "let it end, or end it and run this command again; or choose another --out",
+                ) from None
         yield
