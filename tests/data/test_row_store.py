@@ -102,6 +102,10 @@ def test_a_manifest_that_is_no_object_is_damage(tmp_path: Path, text: str):
 def test_another_schema_and_no_folder_are_told_apart_from_rows(tmp_path: Path):
     write(tmp_path)
     document = json.loads((tmp_path / MANIFEST).read_text())
+    for change in ({"options": [1]}, {"template_options": None}, {"dropped": 3}):
+        (tmp_path / MANIFEST).write_text(json.dumps(document | change))
+        with pytest.raises(RowsUnreadable, match="is no object"):
+            read_manifest(tmp_path)
     (tmp_path / MANIFEST).write_text(json.dumps({**document, "schema": "eyas.rows/9"}))
     with pytest.raises(RowsUnreadable, match="rows/9"):
         read_manifest(tmp_path)

@@ -103,13 +103,15 @@ def read_manifest(folder: Path) -> RowsManifest:
     """The manifest of a folder of rows.
 
     Raises:
-        RowsUnreadable: there is none, it is of another schema, or fields are missing.
+        RowsUnreadable: there is none, it is of another schema, or fields are missing or of another kind.
     """
     try:
         document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         schema = document.pop("schema", None)
         if schema != SCHEMA:
             raise ValueError(f"schema is {schema!r}, wanted {SCHEMA!r}")
+        if not all(isinstance(document[name], dict) for name in ("options", "template_options", "dropped")):
+            raise ValueError("`options`, `template_options` or `dropped` is no object")
         sources = tuple(Source(**source) for source in document.pop("sources"))
         return RowsManifest(sources=sources, notes=tuple(document.pop("notes")), **document)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
