@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eyas.client import address as address_module
@@ -132,6 +132,7 @@ def test_any_server_info_is_taken(value: object):
 @given(
     st.lists(st.tuples(st.sampled_from(["drafts", "draft_tokens", "accepted_tokens_per_pos"]), st.floats()), max_size=8)
 )
+@example([("drafts", 1.7e308)] * 2)
 def test_any_values_of_vllms_counters_are_taken(rows: list[tuple[str, float]]):
     lines = [f'vllm:spec_decode_num_{name}_total{{engine="0",position="{i}"}} {v}' for i, (name, v) in enumerate(rows)]
 

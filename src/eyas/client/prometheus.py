@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
+_END = 1e30  # no engine counts so far, and sums of what is below it stay finite
 _ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 
@@ -20,7 +21,7 @@ class Sample:
 
 
 def parse(text: str) -> tuple[Sample, ...]:
-    """All samples of a /metrics page, in order; comments, lines that are none, NaN and infinities are left out.
+    """All samples of a /metrics page, in order; what is none (comments, NaN, numbers without sense) is left out.
 
     Source: Prometheus text exposition format 0.0.4 (what prometheus_client writes).
     """
@@ -53,7 +54,7 @@ def _sample(line: str) -> Sample | None:
         number = float(value)
     except ValueError:
         return None
-    if not math.isfinite(number):
+    if not abs(number) < _END:
         return None
     pairs = {
         key: re.sub(r"\\.", lambda m: _ESCAPES.get(m.group(), m.group()), raw)
