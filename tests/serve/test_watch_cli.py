@@ -190,6 +190,14 @@ def test_a_url_that_none_can_be_is_a_usage_error(capsys: pytest.CaptureFixture[s
     assert "is no URL of a server" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["{pipe}"], ["http://127.0.0.1:9", "--log", "{pipe}"]])
+def test_a_pipe_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # nobody writes it: to open it would last for ever
+    assert main(["watch", *(word.format(pipe=pipe) for word in words), "--timeout", "0"]) == 2
+    assert "error[log-unreadable]" in capsys.readouterr().err
+
+
 def test_a_subject_beside_two_runs_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
     assert main(["watch", "http://127.0.0.1:9", "--compare", "a", "b"]) == 2
     assert "error[watch-nothing]: either a subject or --compare" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import math
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +50,8 @@ class LogTail:
         self.skipped_bytes = 0
         if must_exist:
             try:
+                if not stat.S_ISREG(os.stat(self.path).st_mode):  # to open a pipe would wait for its writer
+                    raise OSError(f"it is no file: {path} cannot be read again from its beginning")
                 with open(self.path, "rb"):
                     pass
             except OSError as error:
