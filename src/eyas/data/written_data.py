@@ -227,10 +227,13 @@ def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Writt
 
 
 def _first_day(folder: Path) -> date | None:
-    """On which the run was begun that is to go on; None where none is."""
+    """On which the run was begun that is to go on; None where none is, or its file does not say."""
     if not (folder / BEGUN).exists() or not any(folder.glob("*.completions")):
         return None
-    return date.fromisoformat(_document(folder / BEGUN)["day"])
+    try:
+        return date.fromisoformat(_document(folder / BEGUN)["day"])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _document(path: Path) -> Mapping[str, Any]:
