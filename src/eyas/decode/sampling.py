@@ -128,7 +128,9 @@ def token_probs(logits: Tensor, batch: SamplingBatch) -> Tensor:
         ordered = ordered / ordered.sum(-1, keepdim=True)
         before = ordered.cumsum(-1) - ordered  # the token that crosses top_p is kept
         is_cut = (before >= batch.top_p[:, None]) & (before > 0) & (batch.top_p < 1)[:, None]  # fp32 may hold p as 0
-        probs = torch.zeros_like(probs).scatter(-1, order, ordered.masked_fill(is_cut, 0))
+        cut = torch.zeros_like(probs).scatter(-1, order, ordered.masked_fill(is_cut, 0))
+        # A row without them keeps its bits: what its neighbours ask for must not change it.
+        probs = torch.where(((batch.top_k > 0) | (batch.top_p < 1))[:, None], cut, probs)
     if batch.has_min_p:
         probs = probs.masked_fill(probs < batch.min_p[:, None] * probs.amax(-1, keepdim=True), 0)
     probs = probs / probs.sum(-1, keepdim=True)
