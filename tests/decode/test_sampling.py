@@ -105,6 +105,8 @@ def test_a_draw_inverts_the_distribution():
 def test_all_that_is_out_of_range_is_said_at_once():
     with pytest.raises(SamplingInvalid) as caught:
         Sampling(temperature=-1, top_k=-1, top_p=0, min_p=1.1, seed=2**63)
+    with pytest.raises(SamplingInvalid, match=r"top_k is 2\.5.*seed is 1\.5"):
+        Sampling(top_k=2.5, seed=1.5)  # type: ignore[arg-type]
 
     for name in ("temperature", "top_k", "top_p", "min_p", "seed"):
         assert name in caught.value.why

@@ -5,6 +5,7 @@ Shapes: B rows, V vocabulary.
 
 from dataclasses import dataclass, replace
 from math import inf
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -48,10 +49,16 @@ class Sampling:
                     self.temperature != 0 and not _LEAST_TEMPERATURE <= self.temperature < inf,
                     f"temperature is {self.temperature}, must be 0 (greedy) or {_LEAST_TEMPERATURE} and more, finite",
                 ),
-                (not 0 <= self.top_k < _END_OF_TOP_K, f"top_k is {self.top_k}, must be at least 0, below 2^31"),
+                (
+                    not (isinstance(self.top_k, Integral) and 0 <= self.top_k < _END_OF_TOP_K),
+                    f"top_k is {self.top_k}, must be at least 0, below 2^31, and whole",
+                ),
                 (not 0 < self.top_p <= 1, f"top_p is {self.top_p}, must be in (0, 1]"),
                 (not 0 <= self.min_p <= 1, f"min_p is {self.min_p}, must be in [0, 1]"),
-                (not abs(self.seed) < _END_OF_SEEDS, f"seed is {self.seed}, must be below 2^63 in size"),
+                (
+                    not (isinstance(self.seed, Integral) and abs(self.seed) < _END_OF_SEEDS),
+                    f"seed is {self.seed}, must be below 2^63 in size, and whole",
+                ),
             )
             if is_wrong
         ]
