@@ -21,6 +21,8 @@ EXCEPTIONS = {
     ("contract.engines.version", "--nearest"): "`eyas serve` takes the nearest rules by itself",
     ("contract.dialects.speculators", "--speculative-config"): "of vLLM",
     ("data.chat_template", "--turns"): "`eyas train` reads templates and renders nothing",
+    ("data.chat_template", "--regenerate"): "`eyas train` reads templates and renders nothing",
+    ("data.chat_template", "--template-options"): "`eyas train` reads templates and renders nothing",
     ("replay.evaluate", "--save-rows"): "`eyas infer` says it in its own words",
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",
