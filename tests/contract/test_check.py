@@ -41,6 +41,18 @@ def test_findings_come_worst_first_and_once(tmp_path, target):
     assert len(keys) == len(set(keys))
 
 
+def test_a_misspelt_draft_vocab_size_is_one_finding_with_the_rows_of_the_head(tmp_path, target):
+    draft = damage_matrix.build("intact").unset("draft_vocab_size").set(draft_vocabsize=damage_matrix.DRAFT_VOCAB)
+
+    report = _check(_read(draft, tmp_path), target, "sglang==0.5.23", "vllm==0.33.0")
+
+    [error] = [f for f in report.findings if f.severity in ("error", "fatal")]
+    assert error.do == f"write draft_vocab_size: {damage_matrix.DRAFT_VOCAB} in place of 'draft_vocabsize'"
+    assert [ledger.verdict for ledger in report.ledgers.values()] == ["crash", "crash"]
+    assert f'"draft_vocab_size": {damage_matrix.DRAFT_VOCAB},' in report.ledgers["sglang==0.5.23"].reasons[0].do
+    assert None not in map(report.withheld, report.ledgers)
+
+
 def test_worst_of_one_engine_leaves_out_what_hurts_another(tmp_path, target):
     report = _check(_read(damage_matrix.build("intact-layers0"), tmp_path), target, "sglang==0.5.9", "sglang==0.5.23")
 

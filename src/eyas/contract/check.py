@@ -13,7 +13,7 @@ from eyas.contract.compatibility import compatibility
 from eyas.contract.deep import DeepReport, deep_check
 from eyas.contract.draft_findings import draft_findings
 from eyas.contract.draft_reading import DraftReading
-from eyas.contract.engine_findings import engine_findings, with_random_embedding
+from eyas.contract.engine_findings import engine_findings, with_random_embedding, without_consequences
 from eyas.contract.engines.judge import judge
 from eyas.contract.engines.version import EngineVersion, Runner, at_least
 from eyas.contract.engines.vllm import is_moe
@@ -113,7 +113,7 @@ def check(
         if reading is not None:
             launch[engine.label] = launch_for(engine, ledger, reading, spec, num_draft_tokens=options.num_draft_tokens)
     return CheckReport(
-        findings=_sorted(findings),
+        findings=_sorted(without_consequences(findings)),
         ledgers=ledgers,
         other_runners=others,
         launch=launch,

@@ -3,6 +3,9 @@
 Engines' own faults (names they drop, keys they ignore) are the ledger's business.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from eyas.contract.checkpoint import DTYPE_BITS, TensorInfo
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.draft_spec import DraftSpec
@@ -28,12 +31,22 @@ def draft_findings(reading: DraftReading, target: TargetSpec | None = None) -> l
 def _found(reading: DraftReading, target: TargetSpec | None) -> list[Finding]:
     spec, where = reading.spec, reading.checkpoint.where
     return [
-        *reading.findings,
+        *_with_misspelt_size(reading.findings, map_findings(reading)),
         *_tensor_findings(spec, where),
-        *map_findings(reading),
         *(target_findings(spec, target, where) if target is not None else ()),
         *trainer_findings(reading),
     ]
+
+
+def _with_misspelt_size(of_config: Sequence[Finding], of_maps: Sequence[Finding]) -> list[Finding]:
+    """Both, where the unknown key that is draft_vocab_size misspelt and its absence are one finding."""
+    typo = next((f for f in of_config if f.code == "config-key-unknown" and "'draft_vocab_size'" in f.do), None)
+    absent = next((f for f in of_maps if f.code == "draft-vocab-size-missing"), None)
+    if typo is None or absent is None:
+        return [*of_config, *of_maps]
+    key = typo.what.removeprefix("unknown config key ")
+    one = replace(absent, what=f"{absent.what}; {typo.what}", do=f"{absent.do} in place of {key}")
+    return [one if f is absent else f for f in (*of_config, *of_maps) if f is not typo]
 
 
 def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str) -> Finding:

@@ -41,6 +41,18 @@ def with_random_embedding(ledger: Ledger, where: str) -> Ledger:
     return replace(ledger, reasons=reasons, verdict=verdict, severity=severity)
 
 
+def without_consequences(findings: Sequence[Finding]) -> list[Finding]:
+    """`findings` without what only repeats, engine by engine, that draft_vocab_size is missing."""
+    if not any(f.code == "draft-vocab-size-missing" for f in findings):
+        return list(findings)
+
+    def repeats(finding: Finding) -> bool:
+        is_size = finding.code == "loader-crash" and finding.where.endswith(("lm_head.weight", "d2t"))
+        return finding.engine is not None and (is_size or finding.code == "draft-vocab-key-missing")
+
+    return [f for f in findings if not repeats(f)]
+
+
 def _finding(reason: Reason, label: str) -> Finding:
     severity: Severity = "error" if reason.severity is None else FINDING_SEVERITY[reason.severity]
     return Finding(

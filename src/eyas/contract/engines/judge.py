@@ -51,7 +51,7 @@ def judge(
     capture = aux_capture(engine, runner, config, hook, target.num_layers if target else None)
     tensors, entries = _shared(rules, config, loaded, _parameter_entries(rules, config, parameters, loaded), target)
     reasons = [
-        *start_reasons(rules, config, draft.where),
+        *start_reasons(rules, config, draft.where, _head_rows(draft)),
         *hook_reasons(engine, hook, draft.where),
         *_crash(loaded, draft.where),
         *parameter_reasons(rules, config, entries, loaded, draft.where),
@@ -102,6 +102,11 @@ def _without_rules(engine: EngineVersion, runner: Runner | None, selection: Sele
 def _map_exists(rules: LoadRules, config: SeenConfig, target: TargetSpec | None) -> bool:
     vocab = (target.vocab_size if target else None) or config.size("vocab_size")
     return rules.map_when_full or config.draft_vocab != vocab
+
+
+def _head_rows(draft: Checkpoint) -> int | None:
+    heads = [info.shape for name, info in draft.tensors.items() if name.endswith("lm_head.weight")]
+    return heads[0][0] if len(heads) == 1 and heads[0] else None
 
 
 def _int_maps(draft: Checkpoint) -> Mapping[str, IntMap]:

@@ -5,8 +5,12 @@ from eyas.contract.engines.seen_config import SeenConfig
 from eyas.contract.ledger import Reason
 
 
-def start_reasons(rules: LoadRules, config: SeenConfig, where: str) -> list[Reason]:
-    """Every crash of the constructor that the config alone shows."""
+def start_reasons(rules: LoadRules, config: SeenConfig, where: str, head_rows: int | None = None) -> list[Reason]:
+    """Every crash of the constructor that the config alone shows.
+
+    Args:
+        head_rows: of the draft's own lm_head, for what to write; None = it has none.
+    """
     place, found = f"{where}: config.json", list[Reason]()
 
     def crash(code: str, key: str, what: str, why: str, do: str) -> None:
@@ -20,7 +24,9 @@ def start_reasons(rules: LoadRules, config: SeenConfig, where: str) -> list[Reas
             "draft_vocab_size",
             "config.json has no draft_vocab_size",
             f"{rules.draft_class} reads config.draft_vocab_size: AttributeError (null would borrow the target's head)",
-            f'write "draft_vocab_size": {config.size("vocab_size")} for a draft over the whole vocabulary',
+            f'write "draft_vocab_size": {head_rows}, the rows of its lm_head'
+            if head_rows
+            else f'write "draft_vocab_size": {config.size("vocab_size")} for a draft over the whole vocabulary',
         )
     layers = config.size("num_hidden_layers")
     if rules.max_layers is not None and layers != rules.max_layers:
