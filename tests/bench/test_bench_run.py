@@ -68,7 +68,7 @@ def test_the_record_says_what_was_run_and_that_texts_are_the_same():
     for passage in record.passages:
         assert {origin for _, origin in passage.pieces} <= {-1, 0, 1, 2, 3}
         assert passage.pieces[0][1] == -1
-    assert "token for token" in record.verdict
+    assert "ll 15 answers compared with the plain arm's first ones are equal, token for token" in record.verdict
 
 
 def test_the_verdict_names_the_best_arm_and_tells_one_kind_of_text_once():

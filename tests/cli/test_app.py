@@ -98,6 +98,7 @@ def test_a_command_s_page_shows_its_whole_docstring(capsys: pytest.CaptureFixtur
     assert main(["convert", "--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "compares what it wrote with the source" in shown
+    assert "Every command takes its options from --config FILE too" in shown
     assert "Exit codes: 0 good" in shown
 
 

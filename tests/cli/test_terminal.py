@@ -26,5 +26,6 @@ def test_the_eta_counts_only_what_this_process_has_done(before, monkeypatch, cap
         bar.say("loss 1.0")
         bar.advance(100)
     left = (1000 - before - 100) / 100 * 20
-    first = capsys.readouterr().err.splitlines()[0]
+    first, last = capsys.readouterr().err.splitlines()
     assert first == f"train: {before + 100}/1000 tokens, 20 s, eta {left:.0f} s  loss 1.0"
+    assert last == f"train: {before + 100}/1000 tokens, 20 s, stopped  loss 1.0", "900 are not done"

@@ -119,12 +119,14 @@ def test_the_draft_was_trained_with_the_options_of_its_recipe():
     assert json.loads(json.dumps(asdict(bound.arguments["config"]))) == sidecar()["about"]["options"]
 
 
-def test_the_recipe_s_data_half_has_options_that_exist():
+def test_the_recipe_s_two_halves_fit():
     app = build_app()
-    tokens = with_recipe(["prepare", "--config", str(ROOT / "recipes" / "smollm2-135m.yaml")], app)
-    _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    bound = {}
+    for command in ("prepare", "train"):
+        tokens = with_recipe([command, "--config", str(ROOT / "recipes" / "smollm2-135m.yaml")], app)
+        _, bound[command], _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
 
-    assert bound.arguments["out"] == Path("rows-smollm2")
+    assert bound["prepare"].arguments["out"] == bound["train"].arguments["data"] == Path("rows-smollm2")
 
 
 def test_the_model_card_has_the_curve_of_the_metrics_and_the_numbers_of_the_sidecar():

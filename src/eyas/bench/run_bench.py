@@ -227,7 +227,10 @@ def _verdict(
     at_best = [c for c in comparisons if c.arm == best and is_told(c.set, [k.set for k in comparisons])]
     lines = [f"{c.set}: {c.verdict}; accept length {c.accept_length:.2f}" for c in at_best]
     same = "all" if not divergences else f"{num_compared - len(divergences)} of"
-    lines.append(f"{same} {num_compared} answers are the plain ones token for token" + parting(divergences, max_gap))
+    lines.append(
+        f"{same} {num_compared} answers compared with the plain arm's first ones are equal, token for token"
+        + parting(divergences, max_gap)
+    )
     if peer := _peer_share(speeds):
         lines.append(f"the plain arm runs at {peer:.2f} times transformers' generate")
     refusal = impossible(comparisons)

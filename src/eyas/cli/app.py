@@ -55,7 +55,10 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
         name="eyas",
         version=__version__,
         help="EAGLE-3 speculative decoding: prepare, train, eval, check, convert, serve, bench.",
-        help_epilogue="Exit codes: 0 good, 1 findings, 2 usage or config, 3 environment, 4 internal.",
+        help_epilogue=(
+            "Every command takes its options from `--config FILE` too (YAML, TOML, JSON; a section per command).\n\n"
+            "Exit codes: 0 good, 1 findings, 2 usage or config, 3 environment, 4 internal."
+        ),
         suppress_keyboard_interrupt=False,  # else cyclopts ends the process itself, without our message
         config=(_refuse_fractions, _expand_home),
         default_parameter=cyclopts.Parameter(show_default=_shown_default),

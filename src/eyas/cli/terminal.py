@@ -97,7 +97,7 @@ class _PlainProgress:
             text += f"/{self._total:g}"
         text += f" {self._unit}, {spent:.0f} s"
         if ended:
-            text += ", done"
+            text += ", done" if self._total is None or self._done >= self._total else ", stopped"
         elif self._total and self._first and self._done > self._first[1]:
             since, before = self._first
             left = (time.monotonic() - since) * (self._total - self._done) / (self._done - before)
