@@ -1,5 +1,6 @@
 """Faults planted in a draft are found by name; the intact draft has none."""
 
+import json
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,8 @@ from contract.drafts import (
 )
 from eyas.contract.draft_findings import draft_findings
 from eyas.contract.finding import SEVERITIES, Finding
-from eyas.contract.open_draft import DraftDamaged, open_draft
+from eyas.contract.header_dump import dump_document
+from eyas.contract.open_draft import DraftDamaged, DraftWithoutWeights, open_draft
 from eyas.contract.read_checkpoint import read_checkpoint
 from eyas.contract.read_draft import read_draft
 from eyas.contract.safetensors_header import FileTruncated
@@ -146,6 +148,14 @@ def test_a_planted_fault_stops_open_draft_and_strict_off_does_not(tmp_path: Path
     with pytest.raises(DraftDamaged, match=r"fc\.weight"):
         open_draft(folder)
     assert "fc.weight" not in open_draft(folder, strict=False).tensors
+
+
+@pytest.mark.parametrize("what", ["dump", "config"])
+def test_what_has_no_weights_is_refused_by_name(tmp_path: Path, what: str):
+    folder = write_draft(tmp_path)
+    (folder / "dump.json").write_text(json.dumps(dump_document(read_checkpoint(folder))))
+    with pytest.raises(DraftWithoutWeights, match="no weights"):
+        open_draft(folder / ("dump.json" if what == "dump" else "config.json"))
 
 
 def test_open_draft_says_where_each_tensor_lies(tmp_path: Path):

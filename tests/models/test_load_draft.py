@@ -141,6 +141,8 @@ FAULTS = {
     "an unknown tensor": lambda t: t.update({"foo.weight": torch.ones(3)}),
     "a wrong shape": lambda t: t.update({"midlayer.mlp.up_proj.weight": torch.ones(47, 32)}),
     "absolute ids in d2t": lambda t: t.update({"d2t": t["d2t"] + torch.arange(24)}),
+    "a NaN": lambda t: t["fc.weight"][1, 2].fill_(float("nan")),
+    "an infinity": lambda t: t["norm.weight"][3].fill_(float("-inf")),
 }
 
 

@@ -19,6 +19,12 @@ class DraftDamaged(EyasError):
     code = "draft-damaged"
 
 
+class DraftWithoutWeights(EyasError):
+    """The draft is a header dump, or a config alone: it can be checked and not run."""
+
+    code = "draft-without-weights"
+
+
 def open_draft(path: Path, target: TargetSpec | None = None, *, strict: bool = True) -> DraftSpec:
     """The draft under `path` in any format that eyas reads.
 
@@ -31,10 +37,18 @@ def open_draft(path: Path, target: TargetSpec | None = None, *, strict: bool = T
         the spec; each of `spec.tensors` has its `file` (relative to the folder), `begin` and `end`.
 
     Raises:
+        DraftWithoutWeights: it is a header dump, or a config alone.
         DraftDamaged: `strict`, and something is wrong with it; the message holds the first findings.
         and what `read_checkpoint` and `read_draft` raise.
     """
     reading = read_draft(read_checkpoint(Path(path)), target)
+    if reading.checkpoint.root is None or not reading.checkpoint.files:
+        raise DraftWithoutWeights(
+            "the draft has no weights",
+            str(path),
+            "this is a header dump or a config alone: it can be checked, not run",
+            "give the draft's folder",
+        )
     if strict:
         bad = errors_of(draft_findings(reading, target))
         if bad:

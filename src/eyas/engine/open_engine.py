@@ -9,6 +9,7 @@ from typing import get_args
 
 import torch
 
+from eyas.contract.open_draft import open_draft
 from eyas.contract.target_spec import read_target
 from eyas.engine.captured.open import Rounds, open_path
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
@@ -86,6 +87,8 @@ def open_engine(
     _require_options(num_threads, rounds, quantize)
     require_quantisable(quantize, placement)
     spec = read_target(target_folder)
+    if draft_path is not None:
+        open_draft(draft_path, spec)  # what is wrong with it is said before the target loads
     kernels = None
     if placement.device.type == "cpu" and placement.dtype == torch.float32:
         kernels = load_kernels(cache, talk)

@@ -36,6 +36,12 @@ class DraftTensorShape(EyasError):
     code = "draft-tensor-shape"
 
 
+class DraftValuesNotFinite(EyasError):
+    """A weight is NaN or infinite."""
+
+    code = "draft-values-not-finite"
+
+
 class VocabMapInvalid(EyasError):
     """`d2t` does not map the draft vocabulary to distinct target ids, or `t2d` says otherwise."""
 
@@ -70,6 +76,7 @@ def load_draft(
     Raises:
         DraftDamaged and what reading a checkpoint raises: see `contract.open_draft`.
         DraftTensorMissing, DraftTensorUnknown, DraftTensorShape: the two-way account does not close.
+        DraftValuesNotFinite: a weight is NaN or infinite, as stored or in the placement's dtype.
         VocabMapInvalid: the vocabulary map maps to no or to the same ids.
         DraftTargetMismatch: the target's embedding or head does not fit, or is needed and not given.
     """
@@ -89,7 +96,7 @@ def read_tensors(spec: DraftSpec, path: Path) -> Iterator[tuple[str, Tensor]]:
     root = path if path.is_dir() else path.parent
     by_file: dict[str, list[str]] = {}
     for name, info in spec.tensors.items():
-        assert info.file is not None, f"{name}: a header dump holds no weights"
+        assert info.file is not None, f"{name}: `open_draft` refuses what has no weights"
         by_file.setdefault(info.file, []).append(name)
     for file, names in by_file.items():
         with ExitStack() as stack:
@@ -134,6 +141,18 @@ def fill(draft: Eagle3Draft, tensors: Mapping[str, Tensor], *, where: str, talk:
                 f"correct config.json; see eyas check {shlex.quote(where)}",
             )
         parameter.copy_(given[name])
+        _require_finite(name, parameter, where)
+
+
+def _require_finite(name: str, weight: Tensor, where: str) -> None:
+    """Raise `DraftValuesNotFinite` at a NaN or an infinity: with it a draft says the same to every text."""
+    if weight.numel() and weight.is_floating_point() and not torch.stack(weight.aminmax()).isfinite().all():
+        raise DraftValuesNotFinite(
+            f"{name} holds values that are NaN or infinite in {str(weight.dtype).removeprefix('torch.')}",
+            where,
+            f"{int((~weight.isfinite()).sum())} of {weight.numel()}: what such a draft guesses means nothing",
+            f"export an earlier checkpoint; see how they are stored: eyas check --deep {shlex.quote(where)}",
+        )
 
 
 def _set_aside(spec: DraftSpec, given: dict[str, Tensor], where: str, talk: Talk) -> None:
