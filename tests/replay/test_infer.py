@@ -1,5 +1,6 @@
 import json
 import shutil
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -7,8 +8,13 @@ import torch
 from eyas import shipped
 from eyas.cli.app import main
 from eyas.contract.draft_spec import Rope
-from eyas.replay.infer import as_read, changes_of, single_changes
+from eyas.models.target import Target
+from eyas.records.eval_rows import EvalRow
+from eyas.replay.infer import as_read, changes_of, infer_switches, single_changes
+from eyas.replay.states import LiveStates
+from eyas.talk import Silent
 from tiny_draft import tiny_draft, tiny_spec
+from tiny_target import tiny_target
 
 
 def test_every_single_change_differs_from_the_stated_reading_in_one_switch():
@@ -41,6 +47,34 @@ def test_another_reading_shares_the_weights():
     assert other.fc.weight.data_ptr() == draft.fc.weight.data_ptr()
     assert torch.equal(other.d2t, draft.d2t)
     assert other.spec.feedback == "post-norm"
+
+
+class Statuses(Silent):
+    """Keeps what bars say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    @contextmanager
+    def progress(self, label: str, total: float | None, unit: str):
+        with super().progress(label, total, unit) as bar:
+            bar.say = self.said.append
+            yield bar
+
+
+def test_progress_says_which_reading_of_how_many():
+    draft = tiny_draft(target_hidden_size=32, vocab_size=64, draft_vocab_size=24, aux_boundaries=(1, 2, 4))
+    row = EvalRow(id="1", set="s", prompt_ids=(1, 2, 3), response_ids=(4, 5, 6, 7))
+    talk = Statuses()
+
+    infer_switches(
+        LiveStates(Target(tiny_target("llama"))), draft, [row], 2, talk, boundaries_known=(1, 2, 4), thetas=[5e5]
+    )
+
+    assert talk.said[0].startswith("reading 1 of 1, as stated: accept length ")
+    # a pass tries residual, feedback, the reversed boundaries, one theta and the pairing
+    assert talk.said[4].startswith("reading 5 of 6, rope_theta=500000.0: accept length ")
 
 
 def test_the_help_lists_no_option_of_eyas_eval_alone(capsys):

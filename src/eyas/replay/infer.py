@@ -52,9 +52,10 @@ def infer_switches(
     """
     assert num_draft_tokens >= 2, "with one draft per round the feedback switch shows nothing"
     tried: dict[str, tuple[Variant, Sequence[RowResult]]] = {}
+    wanted = {_key(draft.spec)}
 
     def measure(spec: DraftSpec) -> tuple[Variant, Sequence[RowResult]]:
-        key = repr((spec.residual, spec.feedback, spec.aux_boundaries, spec.rope))
+        key = _key(spec)
         if key not in tried:
             results = replay_states(states, as_read(draft, spec), rows, num_draft_tokens, Silent())
             figures = figures_of(results, num_draft_tokens)
@@ -64,13 +65,16 @@ def infer_switches(
                 results,
             )
             bar.advance()
-            bar.say(f"{figures.accept_length:.3f} with {changes or 'nothing changed'}")
+            reading = ", ".join(f"{name}={value}" for name, value in changes.items()) or "as stated"
+            bar.say(f"reading {len(tried)} of {len(wanted)}, {reading}: accept length {figures.accept_length:.3f}")
         return tried[key]
 
     with talk.progress("readings", None, "readings") as bar:
         best_spec, (best, rounds) = draft.spec, measure(draft.spec)
         for _ in range(_MOST_PASSES):
-            around = [(*measure(spec), spec) for spec in single_changes(best_spec, boundaries_known, thetas)]
+            specs = list(single_changes(best_spec, boundaries_known, thetas))
+            wanted.update(map(_key, specs))
+            around = [(*measure(spec), spec) for spec in specs]
             challenger, its_rounds, spec = max(around, key=lambda one: one[0].accept_length)
             is_more = challenger.accept_length - 1 > (best.accept_length - 1) * (1 + _MARGIN)
             if not is_more or not is_clearly_better(its_rounds, rounds):
@@ -78,6 +82,11 @@ def infer_switches(
             best_spec, best, rounds = spec, challenger, its_rounds
     others = sorted((v for v, _ in tried.values() if v is not best), key=lambda v: -v.accept_length)
     return [best, *others]
+
+
+def _key(spec: DraftSpec) -> str:
+    """What makes a reading another one."""
+    return repr((spec.residual, spec.feedback, spec.aux_boundaries, spec.rope))
 
 
 def single_changes(spec: DraftSpec, boundaries_known: Sequence[int], thetas: Sequence[float]) -> Iterator[DraftSpec]:
