@@ -87,6 +87,8 @@ def test_llama_cpp_is_answered_with_its_own_command(tmp_path: Path, capsys: pyte
     assert "note: --allow, --replace: no effect" in shown.err
     document = json.loads(shown.out)
     assert "convert_hf_to_gguf.py" in str(document["commands"])
+    assert main(["convert", str(draft), "OUT", "--to", "llama.cpp"]) == 0
+    assert "--outfile OUT.gguf\n" in capsys.readouterr().out
     assert any("3.1" in str(need) for need in document["needs"])  # type: ignore[attr-defined]
 
 

@@ -243,8 +243,12 @@ def test_speculators_without_known_depth_are_refused_and_with_it_get_their_ids(t
     config = json.loads((source / "config.json").read_text())
     del config["eagle_aux_hidden_state_layer_ids"]
     (source / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConversionRefused, match="loss-aux-boundaries"):
+    with pytest.raises(ConversionRefused, match="loss-aux-boundaries") as caught:
         convert(source, "speculators", tmp_path / "out")
+    assert caught.value.do.index("--target T") < caught.value.do.index("--allow loss-aux-boundaries")
+    for to in ("vllm", "trtllm"):
+        assert [note for note in planned(source, to).notes if "no aux layer ids are written" in note]
+        assert not planned(source, to, write_target(tmp_path / f"t-{to}")).notes
     convert(source, "speculators", tmp_path / "out", write_target(tmp_path / "t"))
     written = json.loads((tmp_path / "out" / "config.json").read_text())
     assert written["eagle_aux_hidden_state_layer_ids"] == [2, 6, 9]

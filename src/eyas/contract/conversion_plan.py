@@ -110,6 +110,8 @@ def _refuse(lost: Sequence[Loss], dialect: Dialect, reading: DraftReading, allow
         do = "choose another format"
     else:
         do = f"choose another format, or lose it knowingly: --allow {' --allow '.join(loss.code for loss in refused)}"
+        if any(loss.needs_target for loss in refused):
+            do = f"name the target, whose depth tells the layer ids: --target T; else {do}"
     raise ConversionRefused(
         f"{dialect.name} cannot hold this draft",
         reading.checkpoint.where,

@@ -6,11 +6,16 @@ from collections.abc import Sequence
 from eyas.contract.renames import Rename
 
 
+def draft_folder(where: str) -> str:
+    """The folder of the draft read from `where`, for a command line; a word for it where that was a header dump."""
+    return "DRAFT_FOLDER" if where.endswith(".json") else where
+
+
 def convert_command(where: str, dialect: str, renames: Sequence[Rename] = ()) -> str:
     """The command line that converts the draft read from `where`.
 
     A header dump holds no weights to convert: there the draft itself has to be named by the reader.
     """
-    source = "DRAFT_FOLDER" if where.endswith(".json") else shlex.quote(where)
+    source = shlex.quote(draft_folder(where))
     words = "".join(f" --rename {shlex.quote(str(rename))}" for rename in renames)
     return f"eyas convert {source} --to {dialect}{words} OUT"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from eyas.contract.convert_command import draft_folder
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.engines.position_reasons import needs_window_flag
@@ -69,7 +70,7 @@ def draft_length(spec: DraftSpec) -> int:
 
 
 def _sglang(engine: EngineVersion, ledger: Ledger, reading: DraftReading, target: TargetSpec | None, k: int) -> Launch:
-    spec, where = reading.spec, reading.checkpoint.where
+    spec, where = reading.spec, draft_folder(reading.checkpoint.where)
     flags = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", where]
     flags += ["--speculative-num-steps", str(k), "--speculative-eagle-topk", "1"]
     flags += ["--speculative-num-draft-tokens", str(k + 1)]
@@ -105,7 +106,7 @@ def _sglang_target_notes(spec: DraftSpec, target: TargetSpec, flags: list[str]) 
 
 
 def _vllm(engine: EngineVersion, ledger: Ledger, reading: DraftReading, target: TargetSpec | None, k: int) -> Launch:
-    spec, where = reading.spec, reading.checkpoint.where
+    spec, where = reading.spec, draft_folder(reading.checkpoint.where)
     settings: dict[str, Any] = {"method": "eagle3", "model": where, "num_speculative_tokens": k}
     notes = [
         "name the target on the command line and `method` in --speculative-config: otherwise the method is guessed from"

@@ -19,12 +19,14 @@ class Loss:
         switch: field of `DraftSpec`, or tensor, that is lost.
         what: the sentence for the user.
         is_allowable: a draft that is written all the same still has a function; False = there is nothing to write.
+        needs_target: it is lost only because no target was given.
     """
 
     code: str
     switch: str
     what: str
     is_allowable: bool = True
+    needs_target: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -69,7 +69,7 @@ def fixed_boundaries(spec: DraftSpec, target: TargetSpec | None, format_name: st
     why = (
         f"those of this target are {list(default_boundaries(layers))}"
         if isinstance(layers, int)
-        else ("give --target, so that they can be compared")
+        else "those of its target are not known"
     )
     return (
         Loss(
@@ -77,6 +77,7 @@ def fixed_boundaries(spec: DraftSpec, target: TargetSpec | None, format_name: st
             switch="aux_boundaries",
             what=f"{format_name} has no layer ids and taps the default boundaries; the draft's are"
             f" {list(spec.aux_boundaries)}, {why}",
+            needs_target=target is None and not isinstance(layers, int),
         ),
     )
 

@@ -14,6 +14,11 @@ from eyas.contract.target_spec import TargetSpec
 from eyas.contract.tensor_names import NameStyle, stored_name
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
+# what an engine taps without ids: contract/engines/aux_capture.py
+_NO_IDS = (
+    "no aux layer ids are written, the draft names none: an engine taps the default of the target's depth N"
+    " (boundaries 2, N/2, N - 3), as for this draft; with --target they are written out"
+)
 # config classes of transformers and vLLM that an MLA draft can name
 _MLA_MODEL_TYPES = ("deepseek_v2", "deepseek_v3", "kimi_k2")
 
@@ -115,6 +120,8 @@ def write_flat(spec: DraftSpec, target: TargetSpec | None, style: FlatStyle, ext
         "torch_dtype": torch_dtype(spec),
         **spec.token_ids,
     }
+    if spec.aux_boundaries is None and (style.top_ids or style.nested_ids):
+        notes.append(_NO_IDS)
     if style.top_ids and spec.aux_boundaries is not None:
         ids = LayerIds.of_boundaries(spec.aux_boundaries, "boundary")
         config["eagle_aux_hidden_state_layer_ids"] = list(ids.ids)

@@ -26,7 +26,7 @@ def llama_cpp_recipe(reading: DraftReading, target: TargetSpec | None, draft: st
     Args:
         draft, out: the draft's folder and the wanted GGUF, as the user gave them.
     """
-    spec = reading.spec
+    spec, out = reading.spec, out if out.endswith(".gguf") else f"{out}.gguf"
     folder = target.where if target else "TARGET"
     needs = ["a llama.cpp with EAGLE-3 (PR 18039 or later)", "the target's Hugging Face folder, for its tokenizer"]
     if reading.dialect == "speculators":

@@ -95,7 +95,8 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
             Loss(
                 code="loss-aux-boundaries",
                 switch="aux_boundaries",
-                what="speculators writes aux layer ids; they are not known (give --target, so that its depth is)",
+                what="speculators writes aux layer ids; they are not known",
+                needs_target=target is None and spec.num_aux == 3,
             )
         )
     dropped = dropped_by(spec, tuple(lost))
