@@ -4,11 +4,19 @@
 
     record = api.evaluate(draft, target_folder, [rows], api.EvalConfig(num_draft_tokens=5), api.Silent())
 
-Examples: docs/api.md. `import eyas.api` itself brings no torch. What is not listed here may change without notice.
+Where a path is wanted, a `str` does. Examples: docs/api.md. `import eyas.api` itself brings no torch. What is not
+listed here may change without notice.
 """
 
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+from eyas.errors import EyasError as _EyasError
 
 if TYPE_CHECKING:
     from eyas.contract.check import CheckOptions as CheckOptions
@@ -115,11 +123,71 @@ _HOMES = {
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list, made from the one table
 
+# what a function may want in place of a path -> how it is had from one
+_READ_BY = {
+    "Checkpoint": "read_checkpoint(PATH)",
+    "DraftReading": "read_draft(api.read_checkpoint(PATH))",
+    "DraftSpec": "open_draft(PATH)",
+    "Eagle3Draft": "load_draft(PATH, ...)",
+    "TargetSpec": "read_target(PATH)",
+}
+
+
+class ApiMisused(_EyasError):
+    """A function of `eyas.api` got a path where something read from it is wanted, or one path in place of several."""
+
+    code = "api-misused"
+
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        found = getattr(import_module(_HOMES[name]), name)
+        return _door(found) if inspect.isfunction(found) else found
     raise AttributeError(f"eyas.api has no {name}; it has {', '.join(__all__)}")
+
+
+@cache
+def _door(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, which takes `str` for `Path`, and says what to do where a path is none of its business."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def enter(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError:
+            return function(*args, **kwargs)  # Python's own message names the function
+        for name, value in given.arguments.items():
+            where = f"api.{function.__name__}({name}=...)"
+            given.arguments[name] = _let_in(value, signature.parameters[name].annotation, name, where)
+        return function(*given.args, **given.kwargs)
+
+    return enter
+
+
+def _let_in(value: Any, wanted: Any, name: str, where: str) -> Any:
+    """`value` as the parameter annotated `wanted` takes it."""
+    kinds, is_path = _kinds(wanted), isinstance(value, str | Path)
+    if Path in kinds:
+        return Path(value) if isinstance(value, str) else value
+    for item in (_kinds(get_args(kind)[0]) for kind in kinds if get_origin(kind) is Sequence):
+        if Path in item and is_path:
+            raise ApiMisused(f"{name} takes a list of paths, not one", where, f"it got {value!r}", f"give [{value!r}]")
+        if Path in item and str not in item:
+            return [Path(path) if isinstance(path, str) else path for path in value]
+    for read in (_READ_BY.get(getattr(kind, "__name__", "")) for kind in kinds):
+        if read is not None and is_path:
+            raise ApiMisused(
+                f"{name} is no path: it is what was read from one",
+                where,
+                f"it got {value!r}",
+                f"give api.{read.replace('PATH', repr(str(value)))}",
+            )
+    return value
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
 
 
 def __dir__() -> list[str]:

@@ -63,7 +63,7 @@ class IntMap:
         digest_absolute: the same with d2t read as absolute ids (a mask: the same as `digest`).
     """
 
-    values: Sequence[int] | None
+    values: Sequence[int] | None = field(repr=False)
     length: int
     minimum: int
     maximum: int
@@ -99,11 +99,11 @@ class Checkpoint:
     where: str
     kind: Literal["folder", "file", "dump"]
     config: Mapping[str, Any]
-    tensors: Mapping[str, TensorInfo]
-    int_maps: Mapping[str, IntMap] = field(default_factory=dict)
+    tensors: Mapping[str, TensorInfo] = field(repr=False)
+    int_maps: Mapping[str, IntMap] = field(default_factory=dict, repr=False)
     files: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
     root: Path | None = None
     hashes: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

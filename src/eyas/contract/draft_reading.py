@@ -25,5 +25,5 @@ class DraftReading:
     checkpoint: Checkpoint
     dialect: str
     evidence: tuple[str, ...]
-    int_maps: Mapping[str, IntMap] = field(default_factory=dict)
+    int_maps: Mapping[str, IntMap] = field(default_factory=dict, repr=False)
     findings: tuple[Finding, ...] = ()

@@ -107,9 +107,9 @@ class DraftSpec:
     head: Literal["own", "target", "tied"] = "own"
     trained_length: int | None = None
     target: Mapping[str, Any] | None = None
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    tensors: Mapping[str, TensorInfo] = field(default_factory=dict)
-    source_names: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
+    source_names: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def has_vocab_map(self) -> bool:

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
-from eyas.models.placement import Placement, place
+if TYPE_CHECKING:
+    from eyas.models.placement import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """What is trained on what, and where it goes.
+    """What is trained on what, and where it goes. Paths may be given as text.
 
     Attributes:
         target: folder of the target.
@@ -40,7 +40,12 @@ class TrainRequest:
     wandb: str | None = None
     shard: bool = False
 
-    def placement(self, local_rank: int = 0) -> Placement:
+    def __post_init__(self) -> None:
+        for name in ("target", "rows", "out", "init_from", "held_out", "tensorboard"):
+            if isinstance(given := getattr(self, name), str):
+                object.__setattr__(self, name, Path(given))
+
+    def placement(self, local_rank: int = 0) -> "Placement":
         """Dtype of the target and the device of this process.
 
         Args:
@@ -49,6 +54,10 @@ class TrainRequest:
         Raises:
             PlacementInvalid, EnvironmentMissing: see `models.placement.place`.
         """
+        import torch
+
+        from eyas.models.placement import place
+
         device = self.device
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
