@@ -41,7 +41,7 @@ def test_it_shows_a_row_with_the_supervised_text_marked_and_counts_what_is_left_
         "⟦Hello!<|im_end|>⟧",
         "",
         "1 rows, 32 tokens, 7 supervised (22%), longest 32",
-        "  left out or cut: 1 × no assistant turn",
+        f"  left out or cut: 1 × no assistant turn (first: {data}:2)",
     ]
     assert lines[-1].startswith(f"{tmp_path / 'rows'}: written, fingerprint ")
 

@@ -157,8 +157,18 @@ def test_an_error_in_the_middle_leaves_no_rows(target: Path, tmp_path: Path):
 def test_a_mask_of_nothing_is_refused(target: Path, tmp_path: Path):
     with pytest.raises(MaskUseless, match="no conversation of the data gives a row") as caught:
         run(target, write(tmp_path / "d.jsonl", record("only a question")), tmp_path / "rows")
-    assert caught.value.why == "every record was left out: 1 × no assistant turn"
+    assert caught.value.why == f"every record was left out: 1 × no assistant turn (first: {tmp_path / 'd.jsonl'}:1)"
     assert caught.value.where == str(tmp_path / "d.jsonl")
+
+
+def test_a_form_without_answers_and_an_unknown_role_are_named_with_the_first_record(target: Path, tmp_path: Path):
+    messages = [{"role": "narrator", "content": "x"}, {"role": "assistant", "content": "y"}]
+    data = write(tmp_path / "d.jsonl", record("Hi", "Yo"), {"prompt": "a", "response": "b"}, {"messages": messages})
+    done = run(target, data, tmp_path / "rows", dry_run=True)
+
+    assert list(done.first.values()) == [f"{data}:2", f"{data}:3, role 'narrator'"]
+    assert next(iter(done.first)).startswith("read as a prompt only")
+    assert done.first.keys() == done.manifest.dropped.keys()
 
 
 def test_an_empty_file_is_said_to_be_empty(target: Path, tmp_path: Path):

@@ -101,7 +101,9 @@ def _text(done: "Prepared", *, dry_run: bool, colour: bool) -> str:
         f"{manifest.num_rows} rows, {manifest.num_tokens} tokens, {manifest.num_supervised} supervised ({share:.0%}),"
         f" longest {manifest.longest}"
     )
-    lines += [f"  left out or cut: {count} × {reason}" for reason, count in sorted(manifest.dropped.items())]
+    for reason, count in sorted(manifest.dropped.items()):
+        first = f" (first: {done.first[reason]})" if reason in done.first else ""
+        lines.append(f"  left out or cut: {count} × {reason}{_printable(first)}")
     if not manifest.dropped:
         lines.append("  nothing left out")
     if len(manifest.sources) > 1 or any(source.weight != 1 for source in manifest.sources):

@@ -8,6 +8,7 @@ from typing import Any
 
 NO_TEXT = "a turn whose content is no text"
 ROLES = ("system", "developer", "user", "assistant", "tool")
+_PROMPT_ONLY = "read as a prompt only (it has no `messages`): --regenerate lets the target answer it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Conversation:
         written_by: fingerprint of the tokenizer and template that `written` is of.
         written_text: `text_print` of the turns when they were written; None when unknown.
         temperature: of the answers, 0 = greedy; None when unknown.
+        is_prompt: of a form (`turns`, `prompt`, `question`) that holds no answers: what may stand beside is not read.
     """
 
     messages: Sequence[Mapping[str, Any]]
@@ -49,6 +51,7 @@ class Conversation:
     written_by: str | None = None
     written_text: int | None = None
     temperature: float | None = None
+    is_prompt: bool = False
 
 
 def text_print(messages: Sequence[Mapping[str, Any]]) -> int:
@@ -65,7 +68,7 @@ def why_unusable(conversation: Conversation) -> str | None:
     if any(message.get("role") not in ROLES for message in messages):
         return f"a role other than {', '.join(ROLES)}"
     if not any(message["role"] == "assistant" for message in messages):
-        return "no assistant turn"
+        return _PROMPT_ONLY if conversation.is_prompt else "no assistant turn"
     if messages[0]["role"] == "assistant":
         return "starts with an assistant turn"
     for before, message in pairwise(messages):
@@ -76,6 +79,13 @@ def why_unusable(conversation: Conversation) -> str | None:
     if any(_is_empty(message) for message in messages if message["role"] == "assistant"):
         return "an empty assistant turn"
     return None
+
+
+def place_of(conversation: Conversation, file: object) -> str:
+    """Where in `file` it stands, for a person; with the first role that nobody knows, if there is one."""
+    roles = [message.get("role") for message in conversation.messages if message.get("role") not in ROLES]
+    role = f", role {str(roles[0])[:40]!r}" if roles else ""
+    return f"{file}:{conversation.line}{role}"
 
 
 def is_no_text(message: Mapping[str, Any]) -> bool:

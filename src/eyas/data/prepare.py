@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+from eyas.data.conversation import place_of
 from eyas.data.exclusion import Exclusion
 from eyas.data.mixture import DataFile, data_files
 from eyas.data.prepare_config import ConfigInvalid, PrepareConfig
@@ -41,12 +42,14 @@ class Prepared:
         example: the first row's pieces in order, (text, is it supervised), for a person to look at; None when the
             rows were there already.
         was_there: the folder held these very rows before.
+        first: reason for which a record was left out or cut -> place of the first one, where it is one record's.
     """
 
     folder: Path
     manifest: RowsManifest
     example: tuple[tuple[str, bool], ...] | None
     was_there: bool
+    first: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare(
@@ -119,7 +122,8 @@ def prepare(
     if maker.edited:
         talk.note(f"{len(maker.edited)} records were edited since the target wrote them: their text was tokenised")
     selected = select(collected, files, config.held_out, maker, talk)
-    _require_useful(selected.rows, maker.dropped, files)
+    first = {reason: place_of(c, files[c.source].path) for reason, c in maker.first.items()}
+    _require_useful(selected.rows, maker.dropped, first, files)
     manifest = _manifest(selected, text, config, whole, _sources(files, prints, maker, selected), maker)
     if not dry_run:
         with atomic_folder(out, replace=replace, marker=MANIFEST) as aside:
@@ -128,7 +132,7 @@ def prepare(
                 write_eval_rows(selected.held_out, aside / HELD_OUT)
             write_manifest(manifest, aside)
     example = tuple(pieces(selected.rows.row(0), text))
-    return Prepared(folder=out, manifest=manifest, example=example, was_there=False)
+    return Prepared(folder=out, manifest=manifest, example=example, was_there=False, first=first)
 
 
 def pieces(row: TokenRow, text: TargetText) -> Iterator[tuple[str, bool]]:
@@ -177,10 +181,13 @@ def _reading(text: TargetText, config: PrepareConfig) -> dict[str, Any]:
     return {"rules": RULES, "tokenizer": text.tokenizer_hash, "template": text.template_hash, "options": options}
 
 
-def _require_useful(rows: RowArrays, dropped: Mapping[str, int], files: Sequence[DataFile]) -> None:
+def _require_useful(
+    rows: RowArrays, dropped: Mapping[str, int], first: Mapping[str, str], files: Sequence[DataFile]
+) -> None:
     if 0 < rows.num_supervised < rows.num_tokens:
         return
-    left_out = ", ".join(f"{count} × {reason}" for reason, count in dropped.items())
+    places = {reason: f" (first: {place})" for reason, place in first.items()}
+    left_out = ", ".join(f"{count} × {reason}{places.get(reason, '')}" for reason, count in dropped.items())
     if not rows.num_rows:
         raise MaskUseless(
             "no conversation of the data gives a row to learn from",

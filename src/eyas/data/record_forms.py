@@ -72,6 +72,7 @@ def conversation_of(record: Any, source: int, line: int) -> Conversation:
         written_by=record.get("written_by"),
         written_text=record.get("written_text"),
         temperature=_number(record.get("temperature")),
+        is_prompt=key is None,
     )
 
 

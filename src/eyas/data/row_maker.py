@@ -25,6 +25,7 @@ class RowMaker:
 
     Attributes:
         dropped: reason -> count.
+        first: reason -> the first record that it was.
         num_records: by index of the data file.
         num_as_written: conversations whose rows are the ids that the target wrote.
         edited: source and line of those whose text is not that of their recorded ids: the text was taken.
@@ -33,6 +34,7 @@ class RowMaker:
     def __init__(self, text: TargetText, config: PrepareConfig, excluded: Exclusion) -> None:
         self._text, self._config, self._excluded = text, config, excluded
         self.dropped, self.num_records = Counter[str](), Counter[int]()
+        self.first = dict[str, Conversation]()
         self.num_as_written = 0
         self.edited = set[tuple[int, int]]()
         self._seen: set[int] = set()
@@ -49,7 +51,7 @@ class RowMaker:
             made = self._made(usable)
             for conversation in chunk:
                 rows = made.get(id(conversation), [])
-                yield conversation, [kept for row in rows for kept in self._kept(row)]
+                yield conversation, [kept for row in rows for kept in self._kept(row, conversation)]
 
     def _is_usable(self, conversation: Conversation) -> bool:
         self.num_records[conversation.source] += 1
@@ -58,8 +60,12 @@ class RowMaker:
         else:
             reason = why_unusable(conversation)
         if reason is not None:
-            self.dropped[reason] += 1
+            self._count(reason, conversation)
         return reason is None
+
+    def _count(self, reason: str, conversation: Conversation) -> None:
+        self.dropped[reason] += 1
+        self.first.setdefault(reason, conversation)
 
     def _made(self, conversations: Sequence[Conversation]) -> dict[int, list[TokenRow]]:
         """Rows by identity of the conversation."""
@@ -97,21 +103,21 @@ class RowMaker:
                 edited.add(id(c))
         return edited
 
-    def _kept(self, row: TokenRow) -> Iterator[TokenRow]:
-        most, dropped = self._config.max_length, self.dropped
+    def _kept(self, row: TokenRow, conversation: Conversation) -> Iterator[TokenRow]:
+        most = self._config.max_length
         is_long = len(row.token_ids) > most
         if is_long and self._config.too_long == "drop":
-            dropped[f"longer than {most} tokens"] += 1
+            self._count(f"longer than {most} tokens", conversation)
             return
         if is_long:
             row = row.cut(most)
         if row.num_supervised == 0:
-            dropped["nothing supervised"] += 1
+            self._count("nothing supervised", conversation)
         elif (print_ := hash(row)) in self._seen:
-            dropped["the same as an earlier row"] += 1
+            self._count("the same as an earlier row", conversation)
         else:
             if is_long:
-                dropped[f"cut at {most} tokens (kept)"] += 1
+                self._count(f"cut at {most} tokens (kept)", conversation)
             self._seen.add(print_)
             yield row
 

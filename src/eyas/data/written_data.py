@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from eyas.data.conversation import Conversation
+from eyas.data.conversation import Conversation, place_of
 from eyas.data.dialogue import Dialogue
 from eyas.data.exclusion import Exclusion
 from eyas.data.mixture import DataFile
@@ -151,6 +151,9 @@ def _regenerated(job: WritingJob, writes: Writes, talk: Talk) -> _Written:
             usable.append(conversation)
         else:
             dropped[reason] += 1
+            if dropped[reason] == 1:
+                where = place_of(conversation, job.files[conversation.source].path)
+                talk.line(f"left out: {reason} (first: {where})")
     by_file, more = regenerate(usable, job.text, writes, job.config, job.max_length, talk)
     by_file += [[] for _ in range(len(job.files) - len(by_file))]
     names = [f"{i + 1}-{file.path.name.split('.')[0]}.jsonl" for i, file in enumerate(job.files)]
