@@ -37,6 +37,7 @@ def test_a_file_on_the_map_is_there_and_as_long_as_said(path: str, lines: int):
 def test_the_maps_name_what_runs():
     paths = {path for path, _ in mapped()}
     assert {"src/eyas/engine/round.py", "src/eyas/decode/chain.py", "src/eyas/models/draft.py"} <= paths
+    assert "src/eyas/models/draft_layer.py" in paths
     assert {"tests/plain_trainer.py", "src/eyas/train/trainer.py", "src/eyas/train/head_loss.py"} <= paths
 
 
