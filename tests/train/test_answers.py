@@ -37,6 +37,12 @@ def test_greedy_text_is_all_first_choices_and_not_foreign():
     assert found.greedy_share == 1.0
     assert found.nll < found.entropy
     assert not found.is_foreign
+    assert "they can be this target's own" in str(found)
+
+
+def test_few_tokens_tell_nothing_unless_they_are_clear():
+    assert "too few tokens to tell" in str(check_answers(TARGET, written(1.0, 4)))
+    assert not check_answers(TARGET, written(1.0, 8), most_tokens=10_000).is_too_few
 
 
 def test_text_by_somebody_else_is_told():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import Protocol
 
 import torch
@@ -14,6 +15,10 @@ from eyas.models.target import Target
 _FOREIGN = 0.5
 _MOST_FOREIGN = 0.1  # of the tokens, in rows that are foreign alone
 _ERRORS = 3.0  # standard errors that a row's mean must be beyond the bound
+# Standard deviation of a token's excess, nats: measured with SmolLM2-135M, its own text at T = 1 has 2.1, prose of
+# others 3.2 (greedy text 0.7, at a mean of -1.1).
+_SPREAD = 3.2
+_ENOUGH = ceil((_ERRORS * _SPREAD / _FOREIGN) ** 2)  # tokens that tell a mean of 0 from one of `_FOREIGN`
 _MOST_TOKENS = {"cuda": 16384, "cpu": 1024}
 _GOLDEN = 0.6180339887498949
 
@@ -42,13 +47,21 @@ class AnswersCheck:
         """The answers, or a good part of them, were most likely written by another model or person."""
         return self.nll > self.entropy + _FOREIGN or self.foreign_share > _MOST_FOREIGN
 
+    @property
+    def is_too_few(self) -> bool:
+        """Not foreign as it looks, and by chance could be."""
+        chance = _ERRORS * _SPREAD / max(1, self.num_tokens) ** 0.5
+        return not self.is_foreign and self.num_tokens < _ENOUGH and self.nll - self.entropy + chance > _FOREIGN
+
     def as_document(self) -> dict[str, float | bool]:
         """The check as a JSON object."""
-        return {**asdict(self), "is_foreign": self.is_foreign}
+        return {**asdict(self), "is_foreign": self.is_foreign, "is_too_few": self.is_too_few}
 
     def __str__(self) -> str:
         if self.is_foreign and self.foreign_share < 0.9:
             verdict = f"{self.foreign_share:.0%} of them are not this target's own"
+        elif self.is_too_few:
+            verdict = f"too few tokens to tell whether they are this target's own ({self.num_tokens}; {_ENOUGH} needed)"
         else:
             verdict = "they are not this target's own" if self.is_foreign else "they can be this target's own"
         return (
