@@ -27,6 +27,7 @@ EXCEPTIONS = {
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",
     ("contract.conversion_plan", "--allow"): "after `eyas convert`, where check and serve quote it",
+    ("contract.convert_command", "--fix"): "within the `eyas convert` that stands before it",
     ("contract.convert_command", "--rename"): "within the `eyas convert` that stands before it",
     ("contract.lookalike_findings", "--rename"): "after `eyas convert`",
     ("contract.renames", "--rename"): "only convert gives renames",

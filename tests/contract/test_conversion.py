@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contract.drafts import DraftBuild, tensors, with_changes, write_draft, write_target
+from contract.drafts import (
+    DraftBuild,
+    draft_ids,
+    flat_config,
+    sglang_name,
+    tensors,
+    with_changes,
+    write_draft,
+    write_folder,
+    write_target,
+)
 from eyas.contract.conversion import (
     ConversionNeedsWeights,
     ConversionOfDamage,
     ConversionPlan,
     ConversionRefused,
+    Fix,
+    FixUnproven,
 )
 from eyas.contract.conversion_apply import Converted, apply_conversion
 from eyas.contract.conversion_plan import plan_conversion
@@ -79,9 +92,11 @@ def convert(source: Path, to: str, out: Path, target: Path | None = None, allow:
     return apply_conversion(planned(source, to, target, allow), out, Silent())
 
 
-def planned(source: Path, to: str, target: Path | None = None, allow: tuple[str, ...] = ()) -> ConversionPlan:
+def planned(
+    source: Path, to: str, target: Path | None = None, allow: tuple[str, ...] = (), fix: tuple[Fix, ...] = ()
+) -> ConversionPlan:
     spec = read_target(target) if target else None
-    return plan_conversion(read_draft(read_checkpoint(source), spec), dialect_named(to), spec, allow)
+    return plan_conversion(read_draft(read_checkpoint(source), spec), dialect_named(to), spec, allow, fix)
 
 
 def content(folder: Path, target: Path | None = None) -> tuple[DraftSpec, dict[str, bytes]]:
@@ -329,13 +344,29 @@ def test_a_damaged_draft_is_not_converted_unless_told_to(tmp_path: Path):
     assert "config-key-unknown" in json.loads((tmp_path / "out" / "eyas.json").read_text())["allowed"]
 
 
+def test_a_d2t_of_absolute_ids_is_fixed_where_t2d_proves_it_and_nowhere_else(tmp_path: Path):
+    wanted, absolute = tensors(DraftBuild()), array("q", draft_ids(DraftBuild())).tobytes()
+    wrong = {sglang_name(name): held for name, held in wanted.items()} | {"d2t": ("I64", (40,), absolute)}
+    off = write_folder(tmp_path / "off", flat_config(DraftBuild()), wrong)
+    unproven = {name: held for name, held in wrong.items() if name != "t2d"}
+    for folder in (write_draft(tmp_path / "sound"), write_folder(tmp_path / "u", flat_config(DraftBuild()), unproven)):
+        with pytest.raises(FixUnproven):
+            planned(folder, "vllm", fix=("d2t-absolute",))
+    with pytest.raises(ConversionOfDamage, match="--fix d2t-absolute") as caught:
+        planned(off, "vllm")
+    assert "--to sglang --fix d2t-absolute OUT" in caught.value.do
+
+    apply_conversion(planned(off, "vllm", fix=("d2t-absolute",)), tmp_path / "out", Silent())
+
+    assert own_bytes(content(tmp_path / "out")[1]) == own_bytes(wanted_bytes(DraftBuild()))
+    sidecar = json.loads((tmp_path / "out" / "eyas.json").read_text())
+    assert (sidecar["tensors"]["d2t"]["origin"], sidecar["allowed"]) == ("d2t[i] - i", {})
+    assert "as t2d proves" in sidecar["notes"][-1]
+
+
 def test_a_permuted_full_vocabulary_is_a_loss_where_there_is_no_map(tmp_path: Path):
     build = DraftBuild(draft_vocab=64)
     found = tensors(build)
-    from array import array
-
-    from contract.drafts import flat_config, sglang_name, write_folder
-
     offsets = array("q", [1 if i % 2 == 0 else -1 for i in range(64)]).tobytes()
     found = {sglang_name(k): v for k, v in found.items()} | {"d2t": ("I64", (64,), offsets)}
     source = write_folder(tmp_path / "s", flat_config(build), found)

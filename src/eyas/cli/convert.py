@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.terminal import Terminal
-from eyas.contract.conversion import ConversionPlan, PlannedTensor
+from eyas.contract.conversion import ConversionPlan, Fix, PlannedTensor
 from eyas.contract.conversion_apply import Converted
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.target_spec import TargetSpec
@@ -33,6 +33,7 @@ def convert(
     target: str | None = None,
     rename: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     allow: Annotated[tuple[str, ...], Parameter(negative="")] = (),
+    fix: Annotated[tuple[Fix, ...], Parameter(negative="")] = (),
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     replace: Annotated[bool, Parameter(negative="")] = False,
     json: JsonFlag = False,
@@ -62,6 +63,9 @@ def convert(
         such as module., is left out without being told.
     allow
         Go on in spite of the finding or loss with this code; may be given several times, and is recorded.
+    fix
+        d2t-absolute: d2t holds target ids, and is written as the offsets that every engine wants. Refused unless t2d
+        proves it; recorded.
     dry_run
         Show the plan, tensor by tensor, and write nothing.
     replace
@@ -79,13 +83,13 @@ def convert(
     target_spec = _target(target, talk)
     reading = read_draft(read_checkpoint(draft), target_spec, [parse_rename(text) for text in rename])
     if dialect is None:
-        given = {"--allow": allow, "--dry-run": dry_run, "--replace": replace}
+        given = {"--allow": allow, "--fix": fix, "--dry-run": dry_run, "--replace": replace}
         if idle := [name for name, value in given.items() if value]:
             talk.note(f"{', '.join(idle)}: no effect, for llama.cpp nothing is written here")
         return _llama_cpp(reading, target_spec, draft, out, json)
     from eyas.contract.conversion_plan import plan_conversion
 
-    plan = plan_conversion(reading, dialect, target_spec, allow)
+    plan = plan_conversion(reading, dialect, target_spec, allow, fix)
     for note in (*(f.what for f in reading.findings if f.code == PREFIX), *plan.notes):
         talk.note(note)
     for code in allow:

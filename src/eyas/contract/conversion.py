@@ -10,6 +10,9 @@ from eyas.contract.draft_reading import DraftReading
 from eyas.contract.target_spec import TargetSpec
 from eyas.errors import ExitCode, EyasError
 
+Fix = Literal["d2t-absolute"]
+"""Codes of findings that a conversion can repair."""
+
 
 class ConversionRefused(EyasError):
     """The goal format cannot hold the draft."""
@@ -22,6 +25,13 @@ class ConversionOfDamage(EyasError):
     """The draft itself has errors; converting would carry them on."""
 
     code = "conversion-of-damage"
+    exit_code = ExitCode.FINDINGS
+
+
+class FixUnproven(EyasError):
+    """A repair was asked for whose fault the draft does not provably have."""
+
+    code = "fix-unproven"
     exit_code = ExitCode.FINDINGS
 
 

@@ -11,6 +11,8 @@ from eyas.contract.conversion import (
     ConversionOfDamage,
     ConversionPlan,
     ConversionRefused,
+    Fix,
+    FixUnproven,
     PlannedTensor,
     SourceRange,
     SourceView,
@@ -20,27 +22,34 @@ from eyas.contract.draft_findings import draft_findings
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.finding import Finding, errors_of
-from eyas.contract.int_map import mask_bytes, target_ids
+from eyas.contract.int_map import is_absolute, map_bytes, mask_bytes, offsets_of_absolute, target_ids
 from eyas.contract.read_draft import PREFIX
 from eyas.contract.target_embedding import TargetEmbedding, find_target_embedding
 from eyas.contract.target_spec import TargetSpec
 from eyas.talk import counted
 
 _EMBEDDING = "embed_tokens.weight"
+_FIXED = "d2t held absolute target ids, as t2d proves: written as offsets"
 _OWN_FILES = ("config.json", "eyas.json", "hf_quant_config.json")
 
 
 def plan_conversion(
-    reading: DraftReading, dialect: Dialect, target: TargetSpec | None, allow: Sequence[str] = ()
+    reading: DraftReading,
+    dialect: Dialect,
+    target: TargetSpec | None,
+    allow: Sequence[str] = (),
+    fix: Sequence[Fix] = (),
 ) -> ConversionPlan:
     """How `reading` becomes a draft of `dialect`.
 
     Args:
         target: for what the format wants from it (embedding, depth).
         allow: codes of findings and losses to go on with.
+        fix: codes of findings to repair; d2t-absolute: the ids become offsets.
 
     Raises:
         ConversionNeedsWeights: the source has no weight files.
+        FixUnproven: the draft does not provably have that fault.
         ConversionOfDamage: the draft has errors whose codes are not allowed.
         ConversionRefused: the format cannot hold the draft, and not all losses are allowed (or can be).
     """
@@ -52,12 +61,14 @@ def plan_conversion(
             "this is a header dump or a config alone",
             "give the draft's folder",
         )
+    reading = _with_offsets(reading) if fix else reading
     damage = _damage(reading, target, allow)
     written = dialect.write(_own_spec(reading), target)
     written = replace(written, losses=(*written.losses, *_map_loss(reading, written, dialect)))
     _refuse(written.losses, dialect, reading, allow)
     written, copied, notes = _with_embedding(reading, written, target)
-    tensors = tuple(sorted(_tensors(reading, written, copied), key=lambda t: (-DTYPE_BITS[t.dtype], t.name)))
+    planned = [_offsets(reading, t) if fix and t.canonical == "d2t" else t for t in _tensors(reading, written, copied)]
+    tensors = tuple(sorted(planned, key=lambda t: (-DTYPE_BITS[t.dtype], t.name)))
     return ConversionPlan(
         reading=reading,
         target=target,
@@ -71,8 +82,29 @@ def plan_conversion(
         side_files=_side_files(reading),
         left_out=_left_out(reading),
         copied_from_target=(*copied, *(n for n in _copied_before(reading) if n in written.names and n not in copied)),
-        notes=(*reading.checkpoint.notes, *written.notes, *notes),
+        notes=(*reading.checkpoint.notes, *written.notes, *notes, *([_FIXED] if fix else ())),
     )
+
+
+def _with_offsets(reading: DraftReading) -> DraftReading:
+    """The draft with its d2t of absolute ids as offsets, where t2d proves that it held ids."""
+    d2t = reading.int_maps.get("d2t")
+    offsets = None
+    if d2t is not None and is_absolute(d2t, reading.int_maps.get("t2d")):
+        offsets = offsets_of_absolute(d2t)
+    if offsets is None:
+        raise FixUnproven(
+            "it is not proven that d2t holds absolute ids; nothing was written",
+            f"{reading.checkpoint.where}: d2t",
+            "the proof is a t2d that marks just the values of d2t, in rising order",
+            "see what `eyas check` says of d2t",
+        )
+    return replace(reading, int_maps={**reading.int_maps, "d2t": offsets})
+
+
+def _offsets(reading: DraftReading, planned: PlannedTensor) -> PlannedTensor:
+    data = map_bytes(reading.int_maps["d2t"], planned.dtype)
+    return replace(planned, source=data, origin=f"{planned.origin}[i] - i")
 
 
 def _damage(reading: DraftReading, target: TargetSpec | None, allow: Sequence[str]) -> dict[str, str]:

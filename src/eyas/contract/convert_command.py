@@ -11,11 +11,12 @@ def draft_folder(where: str) -> str:
     return "DRAFT_FOLDER" if where.endswith(".json") else where
 
 
-def convert_command(where: str, dialect: str, renames: Sequence[Rename] = ()) -> str:
+def convert_command(where: str, dialect: str, renames: Sequence[Rename] = (), fix: str = "") -> str:
     """The command line that converts the draft read from `where`.
 
     A header dump holds no weights to convert: there the draft itself has to be named by the reader.
     """
     source = shlex.quote(draft_folder(where))
     words = "".join(f" --rename {shlex.quote(str(rename))}" for rename in renames)
+    words += f" --fix {fix}" if fix else ""
     return f"eyas convert {source} --to {dialect}{words} OUT"

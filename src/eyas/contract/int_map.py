@@ -5,7 +5,7 @@ import sys
 from array import array
 from collections.abc import Iterable
 from itertools import compress, islice
-from operator import add, lt
+from operator import add, lt, sub
 
 from eyas.contract.checkpoint import IntMap
 from eyas.errors import EyasError
@@ -95,6 +95,28 @@ def target_ids(int_map: IntMap, *, is_mask: bool) -> list[int] | None:
     if is_mask:
         return list(compress(range(int_map.length), int_map.values))
     return list(map(add, range(int_map.length), int_map.values))
+
+
+def is_absolute(d2t: IntMap, t2d: IntMap | None) -> bool:
+    """Proven by `t2d`: the values of `d2t` are target ids themselves, not offsets."""
+    return t2d is not None and t2d.digest == d2t.digest_absolute and t2d.digest != d2t.digest
+
+
+def offsets_of_absolute(d2t: IntMap) -> IntMap | None:
+    """`d2t`, which holds target ids, as offsets; None where they are not sorted and distinct, or not known."""
+    if d2t.values is None or not d2t.is_strictly_increasing or d2t.minimum < 0:
+        return None
+    offsets = array("q", map(sub, d2t.values, range(d2t.length)))
+    return int_map_of_values(offsets, is_mask=False)
+
+
+def map_bytes(int_map: IntMap, dtype: str) -> bytes:
+    """The values as a file holds them."""
+    assert int_map.values is not None, "only maps that were read are written"
+    values = array(_ARRAY_CODES[dtype], int_map.values)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values.tobytes()
 
 
 def mask_bytes(ids: Iterable[int], vocab_size: int) -> bytes:

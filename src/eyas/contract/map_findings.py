@@ -1,9 +1,11 @@
 """What is wrong with a draft's vocabulary map and head: `d2t` offsets, `t2d` mask, rows of `lm_head`."""
 
 from eyas.contract.checkpoint import IntMap
+from eyas.contract.convert_command import convert_command
 from eyas.contract.draft_reading import DraftReading
 from eyas.contract.draft_spec import DraftSpec
 from eyas.contract.finding import Finding, Severity
+from eyas.contract.int_map import is_absolute
 
 
 def map_findings(reading: DraftReading) -> list[Finding]:
@@ -16,7 +18,7 @@ def map_findings(reading: DraftReading) -> list[Finding]:
     if spec.has_vocab_map and "d2t" not in spec.tensors:
         findings.append(_no_d2t(spec, t2d, where))
     if d2t is not None:
-        findings += _d2t(spec, d2t, t2d, where)
+        findings += _d2t(spec, d2t, t2d, where, reading.dialect)
     if t2d is not None:
         findings += _t2d(spec, d2t, t2d, where)
     return findings
@@ -71,13 +73,12 @@ def _no_d2t(spec: DraftSpec, t2d: IntMap | None, where: str) -> Finding:
     )
 
 
-def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str) -> list[Finding]:
-    is_absolute = t2d is not None and t2d.digest == d2t.digest_absolute and t2d.digest != d2t.digest
+def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str, dialect: str) -> list[Finding]:
+    is_proven = is_absolute(d2t, t2d)
     looks_absolute = d2t.is_strictly_increasing and d2t.ids_maximum >= spec.vocab_size and d2t.maximum < spec.vocab_size
-    if d2t.length > 1 and (is_absolute or looks_absolute):
-        why = (
-            "read as absolute ids it agrees with t2d" if is_absolute else "its values increase strictly and fit as ids"
-        )
+    if d2t.length > 1 and (is_proven or looks_absolute):
+        why = "read as absolute ids it agrees with t2d" if is_proven else "its values increase strictly and fit as ids"
+        is_fixable = is_proven and d2t.is_strictly_increasing
         return [
             _finding(
                 "d2t-absolute",
@@ -85,7 +86,7 @@ def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str) -> list[F
                 "d2t holds absolute target ids, not offsets",
                 where,
                 f"{why}; every engine computes i + d2t[i], here up to {d2t.ids_maximum} of {spec.vocab_size}",
-                "store d2t[i] - i",
+                convert_command(where, dialect, fix="d2t-absolute") if is_fixable else "store d2t[i] - i",
             )
         ]
     if d2t.ids_minimum < 0 or d2t.ids_maximum >= spec.vocab_size:

@@ -7,6 +7,7 @@ from eyas.contract.convert_command import convert_command
 from eyas.contract.engines.load_rules import LoadRules
 from eyas.contract.engines.load_tensors import Loaded
 from eyas.contract.engines.seen_config import SeenConfig
+from eyas.contract.int_map import is_absolute
 from eyas.contract.ledger import DamageSeverity, KeyEntry, ParameterEntry, Reason, TensorEntry
 from eyas.contract.tensor_names import SCALE_SUFFIXES
 from eyas.talk import counted
@@ -204,7 +205,9 @@ def map_reasons(
             f"d2t is wrong: {fault}",
             f"{where}: d2t",
             f"{rules.draft_class} proposes i + d2t[i] without a check: wrong tokens, or an index out of range",
-            "rebuild d2t as offsets: d2t[i] = target id of draft id i, minus i",
+            convert_command(where, rules.engine, fix="d2t-absolute")
+            if is_absolute(d2t, t2d) and d2t.is_strictly_increasing
+            else "rebuild d2t as offsets: d2t[i] = target id of draft id i, minus i",
             ("d2t",),
         )
     ]
@@ -215,7 +218,7 @@ def vocab_map_fault(d2t: IntMap, t2d: IntMap | None, draft_vocab: int, vocab: in
     if draft_vocab >= vocab and d2t.minimum == d2t.maximum == 0:
         return None
     agrees = t2d is None or t2d.digest == d2t.digest
-    if t2d is not None and not agrees and t2d.digest == d2t.digest_absolute:
+    if is_absolute(d2t, t2d):
         return "it holds absolute target ids (they agree with t2d), not offsets"
     if d2t.length != draft_vocab and draft_vocab:
         return f"{d2t.length} entries for {draft_vocab} draft ids"
