@@ -1,5 +1,6 @@
 """How a stage speaks to a person without knowing of terminals: notes and progress. `cli` gives the real one."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -26,6 +27,12 @@ class Talk(Protocol):
 
     def progress(self, label: str, total: float | None, unit: str) -> AbstractContextManager[Progress]:
         """Open a progress bar with ETA; `total` None when unknown."""
+
+
+def say_loading(talk: Talk) -> None:
+    """Say why nothing moves for the next ten or twenty seconds; to be called before what imports torch."""
+    if "torch" not in sys.modules:
+        talk.line("loading torch and transformers")
 
 
 def counted(num: int, one: str, many: str = "") -> str:

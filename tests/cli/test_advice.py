@@ -23,6 +23,7 @@ EXCEPTIONS = {
     ("data.chat_template", "--turns"): "`eyas train` reads templates and renders nothing",
     ("data.chat_template", "--regenerate"): "`eyas train` reads templates and renders nothing",
     ("data.chat_template", "--template-options"): "`eyas train` reads templates and renders nothing",
+    ("data.conversation", "--regenerate"): "`eyas train` reads rows, no conversations",
     ("replay.evaluate", "--save-rows"): "`eyas infer` says it in its own words",
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",

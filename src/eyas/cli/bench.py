@@ -13,6 +13,9 @@ from eyas.bench.compare import arm_words, impossible, is_told, outcome, share_of
 from eyas.cli.output import JsonFlag, emit, require_outputs, save_document
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
+from eyas.contract.read_checkpoint import require_checkpoint
+from eyas.records.eval_rows import files_of
+from eyas.talk import say_loading
 
 _DEFAULT = BenchConfig()
 
@@ -45,13 +48,16 @@ def bench(
     out
         Also write the JSON object to this file, also where the run is not valid.
     """
-    from eyas.bench.bench_engine import bench_engine
-
     assert engine == "eyas", "the only engine in process"
     rows = data or [shipped.eval_rows_path()]
     require_outputs([out], read=rows)
+    require_checkpoint(draft)
+    files_of(data or ())
     talk = Terminal()
     folder = target_folder(target, talk)
+    say_loading(talk)
+    from eyas.bench.bench_engine import bench_engine
+
     if data is None:
         talk.note(f"no --data: using the prompts that ship with eyas, {rows[0]}")
     record = bench_engine(folder, draft, rows, config, cache=cache_folder(), talk=talk)

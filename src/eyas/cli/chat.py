@@ -14,7 +14,8 @@ from eyas.cli.chat_screen import ChatScreen
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.talk import Talk
+from eyas.contract.read_checkpoint import require_checkpoint
+from eyas.talk import Talk, say_loading
 
 _DEFAULT = ChatConfig()
 _NO_DRAFT = "none"
@@ -45,8 +46,11 @@ def chat(
     """
     prompts = _prompts(prompt, json=json)
     talk = Terminal()
-    folder = target_folder(target, talk)
     draft_path = _draft_path(draft, target, talk)
+    if draft_path is not None and config.depth != 0:
+        require_checkpoint(draft_path)
+    folder = target_folder(target, talk)
+    say_loading(talk)
     from eyas.chat.open_chat import open_chat
 
     opened = open_chat(folder, draft_path, config, cache=cache_folder(), talk=talk)

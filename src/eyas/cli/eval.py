@@ -10,8 +10,11 @@ from eyas import shipped
 from eyas.cli.output import JsonFlag, emit, require_outputs, save_document
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
+from eyas.contract.read_checkpoint import require_checkpoint
 from eyas.errors import EyasError
+from eyas.records.eval_rows import files_of
 from eyas.replay.eval_config import EvalConfig
+from eyas.talk import say_loading
 
 _DEFAULT = EvalConfig()
 TargetChoice = Annotated[
@@ -61,17 +64,20 @@ def eval_(
     out
         Also write the JSON object to this file.
     """
-    from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
-
     with_target = {"--data": data, "--save-rows": save_rows, "--write-probe": write_probe}
     require_one_source("eyas eval", target, probe, with_target)
     require_outputs([save_rows, write_probe, out], read=[*(data or ()), *([probe] if probe else ())])
+    require_checkpoint(draft)
+    files_of(data or ())
     talk = Terminal()
+    folder = None if target is None else target_folder(target, talk)
+    say_loading(talk)
+    from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
+
     if probe is not None:
         record = evaluate_on_probe(draft, probe, config, talk)
     else:
-        assert target is not None, "checked above"
-        folder = target_folder(target, talk)
+        assert folder is not None, "checked above"
         if data is None:
             talk.note(f"no --data: using the rows that ship with eyas, {shipped.eval_rows_path()}")
         data = data or [shipped.eval_rows_path()]

@@ -10,8 +10,11 @@ from eyas.cli.eval import TargetChoice, require_one_source
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
+from eyas.contract.read_checkpoint import require_checkpoint
+from eyas.records.eval_rows import files_of
 from eyas.records.infer_record import InferRecord, Variant
 from eyas.replay.eval_config import ReplayConfig
+from eyas.talk import say_loading
 
 _DEFAULT = ReplayConfig()
 
@@ -40,16 +43,19 @@ def infer(
     data
         JSONL rows as for `eyas eval`. Default: the rows that ship with eyas, written by smollm2-135m.
     """
+    require_one_source("eyas infer", target, probe, {"--data": data})
+    require_checkpoint(draft)
+    files_of(data or ())
+    talk = Terminal()
+    folder = None if target is None else target_folder(target, talk)
+    say_loading(talk)
     from eyas.replay.infer_draft import infer_on_probe, infer_with_target
 
-    require_one_source("eyas infer", target, probe, {"--data": data})
-    talk = Terminal()
     if probe is not None:
         record = infer_on_probe(draft, probe, config, talk)
     else:
-        assert target is not None, "checked above"
-        data = data or [shipped.eval_rows_path()]
-        record = infer_with_target(draft, target_folder(target, talk), data, config, talk)
+        assert folder is not None, "checked above"
+        record = infer_with_target(draft, folder, data or [shipped.eval_rows_path()], config, talk)
     return emit(record.as_document(), render(record), json=json, exit_code=1 if record.best.changes else 0)
 
 

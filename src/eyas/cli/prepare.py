@@ -65,13 +65,10 @@ def prepare(
         # The tokenizer asks for it when it is first used, and can be told in no other way.
         os.environ["RAYON_NUM_THREADS"] = str(writing.threads)
     talk = Terminal()
-    folder = target_folder(target, talk)
-    # Said before the import, which takes most of the time of a small run.
-    talk.line(f"loading torch and transformers, then the tokenizer and the chat template of {folder.name}")
     from eyas.data.prepare import prepare as prepare_rows
 
     done = prepare_rows(
-        folder,
+        target_folder(target, talk),
         data or [],
         out,
         config,

@@ -13,8 +13,9 @@ from eyas.cli.target_option import TargetName, target_folder
 from eyas.cli.terminal import Terminal
 from eyas.cli.train_signals import EXIT_CODE, tell_end, wish_to_stop
 from eyas.cli.train_text import outcome_text, plan_text, summary_of
-from eyas.talk import Silent, Talk
+from eyas.talk import Silent, Talk, say_loading
 from eyas.train.config import CHECKS, DRAFT, MACHINE, OUTPUT, TrainConfig, require_processes, require_threads
+from eyas.train.request import TrainRequest, require_startable
 from eyas.train.stopping import TrainingStopped
 
 if TYPE_CHECKING:
@@ -89,17 +90,11 @@ def train(
     require_threads(threads)
     place = _place_by_torchrun()
     require_processes(gpus, under_torchrun=place is not None)
-    from eyas.train.preflight import examine, plan_train
-    from eyas.train.request import TrainRequest
-    from eyas.train.train import train as train_draft
-
     # Of the processes that torchrun started, the first one alone talks and prints.
     is_first, was_there = place is None or place.rank == 0, out.exists()
     talk: Talk = Terminal() if is_first else Silent()
     try:
         folder = target_folder(target, talk)
-        if threads is not None:
-            _use_threads(threads)
         request = TrainRequest(
             target=folder,
             rows=data,
@@ -114,6 +109,13 @@ def train(
             wandb=wandb,
             shard=shard,
         )
+        require_startable(request)
+        say_loading(talk)
+        from eyas.train.preflight import examine, plan_train
+        from eyas.train.train import train as train_draft
+
+        if threads is not None:
+            _use_threads(threads)
         plan = plan_train(request, config, talk)
         document: dict[str, Any] = {"schema": "eyas.train/1", "out": str(out), "dry_run": dry_run, **plan.as_document()}
         if dry_run:

@@ -51,15 +51,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         and what the readers of the single files raise (docs/errors.md).
     """
     path = Path(path)
-    try:
-        is_folder, exists = path.is_dir(), path.exists()
-    except (OSError, ValueError) as error:
-        raise unreadable(path, str(error)) from None
-    if not exists:
-        raise CheckpointNotFound(
-            f"no checkpoint at {path}", str(path), "there is no such file or folder", "check the path"
-        )
-    if is_folder:
+    require_checkpoint(path)
+    if path.is_dir():
         return _read(path, str(path), "folder", find_weight_files(path))
     if path.suffix in (".safetensors", ".bin", ".pt", ".pth"):
         return _read(path.parent, str(path), "file", WeightFiles(files=(path.name,)), checked=False)
@@ -71,6 +64,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         "a file must be .safetensors, .bin, a config.json or a header dump",
         "give the checkpoint's folder",
     )
+
+
+def require_checkpoint(path: Path) -> None:
+    """Raise `CheckpointNotFound` where there is nothing: a typing error, told before anything that takes long."""
+    try:
+        exists = path.exists()
+    except (OSError, ValueError) as error:
+        raise unreadable(path, str(error)) from None
+    if not exists:
+        raise CheckpointNotFound(
+            f"no checkpoint at {path}", str(path), "there is no such file or folder", "check the path"
+        )
 
 
 def _read_json_file(path: Path) -> Checkpoint:

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from eyas.contract.target_spec import TargetSpec, read_target
 from eyas.data.conversation import place_of
 from eyas.data.exclusion import Exclusion
 from eyas.data.mixture import DataFile, data_files
@@ -19,13 +20,15 @@ from eyas.data.selection import Selected, collect, select
 from eyas.data.target_text import TargetText, load_target_text
 from eyas.data.tokenise import TokenRow
 from eyas.data.writing_config import WritingConfig
-from eyas.data.written_data import WriterFactory, WritingJob, write_data
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import atomic_folder
 from eyas.records.eval_rows import write_eval_rows
 from eyas.records.rows import HELD_OUT, MANIFEST, RULES, RowsManifest, Source, write_manifest
-from eyas.talk import Talk
+from eyas.talk import Talk, say_loading
+
+if TYPE_CHECKING:
+    from eyas.data.written_data import WriterFactory
 
 
 class MaskUseless(EyasError):
@@ -60,7 +63,7 @@ def prepare(
     talk: Talk,
     *,
     writing: WritingConfig | None = None,
-    writer: WriterFactory | None = None,
+    writer: "WriterFactory | None" = None,
     exclude: Sequence[Path] = (),
     dry_run: bool = False,
     replace: bool = False,
@@ -89,13 +92,16 @@ def prepare(
     writing, today = writing or WritingConfig(), today or date.today()
     _require_doable(data, writing, dry_run)
     files, exclude = data_files(data, talk), list_files(exclude, all_splits=True, flag="--exclude")
+    reading = _reading(read_target(target), config)
+    if not dry_run:
+        require_free(out, reading, replace=replace)
+    say_loading(talk)
     text = load_target_text(target, json.loads(config.template_options))
     exclude_prints = [fingerprint.of_file(path) for path in exclude]
     excluded = Exclusion.read(exclude, text.tokenizer)
-    reading = _reading(text, config)
-    if not dry_run:
-        require_free(out, reading, replace=replace)
     if writing.writes:
+        from eyas.data.written_data import WritingJob, write_data  # brings torch
+
         job = WritingJob(
             target=target,
             text=text,
@@ -175,10 +181,11 @@ def _fingerprint(
     return fingerprint.of_json([*reading.values(), list(prints), weights, list(excluded)])
 
 
-def _reading(text: TargetText, config: PrepareConfig) -> dict[str, Any]:
+def _reading(target: TargetSpec, config: PrepareConfig) -> dict[str, Any]:
     """What decides the rows beside data and exclusions."""
     options = {**asdict(config), "template_options": json.loads(config.template_options)}
-    return {"rules": RULES, "tokenizer": text.tokenizer_hash, "template": text.template_hash, "options": options}
+    hashes = {"tokenizer": target.tokenizer_hash or "unknown", "template": target.template_hash or "unknown"}
+    return {"rules": RULES, **hashes, "options": options}
 
 
 def _require_useful(

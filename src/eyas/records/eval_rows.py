@@ -95,11 +95,7 @@ def read_eval_rows(
         EvalRowMalformed: a line is of no known kind; the message says file and line.
         EvalDataEmpty: there is no row at all.
     """
-    for path in paths:
-        if not path.is_file():
-            raise EvalDataMissing(
-                f"there is no file {path}", f"{flag} {path}", "it does not exist or is no file", f"give JSONL: {_FORM}"
-            )
+    _require_files(paths, flag)
     rows: list[EvalRow | EvalPrompt] = []
     for path in paths:
         for line, record in _records(path):
@@ -131,7 +127,7 @@ def files_of(paths: Sequence[Path], *, flag: str = "--data") -> list[Path]:
         flag: the option that names them.
 
     Raises:
-        EvalDataMissing: a folder has none.
+        EvalDataMissing: a folder has none, or a path is no file.
     """
     for path in paths:
         if path.is_dir() and not (path / HELD_OUT).is_file():
@@ -144,7 +140,17 @@ def files_of(paths: Sequence[Path], *, flag: str = "--data") -> list[Path]:
                 else "`eyas prepare` made none",
                 "make the rows with `eyas prepare --held-out N`, or give a JSONL file",
             )
-    return [path / HELD_OUT if path.is_dir() else path for path in paths]
+    files = [path / HELD_OUT if path.is_dir() else path for path in paths]
+    _require_files(files, flag)
+    return files
+
+
+def _require_files(paths: Sequence[Path], flag: str) -> None:
+    for path in paths:
+        if not path.is_file():
+            raise EvalDataMissing(
+                f"there is no file {path}", f"{flag} {path}", "it does not exist or is no file", f"give JSONL: {_FORM}"
+            )
 
 
 def write_eval_rows(rows: Sequence[EvalRow], path: Path) -> None:

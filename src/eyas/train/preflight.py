@@ -1,6 +1,5 @@
 """What a run is told before it costs anything: sizes, memory, disk, mask, RoPE; with the target loaded, its text."""
 
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,16 +10,13 @@ import torch
 
 from eyas.errors import ExitCode, EyasError
 from eyas.models.target import Target
-from eyas.records.atomic import OutputExists, require_place
-from eyas.records.checkpoint import resume_folder
 from eyas.talk import Talk
 from eyas.train.answers import AnswersCheck, check_answers
-from eyas.train.config import TrainConfig, TrainConfigInvalid
+from eyas.train.config import TrainConfig
 from eyas.train.device_peaks import peak_flops
 from eyas.train.mask_statistics import mask_statistics
 from eyas.train.plan import TrainPlan, make_plan
-from eyas.train.request import TrainRequest
-from eyas.train.sinks import require_sinks
+from eyas.train.request import TrainRequest, require_startable
 from eyas.train.starting_draft import starting_draft
 from eyas.train.teacher_check import TeacherCheck, check_teacher
 from eyas.train.trainer import Trainer
@@ -58,24 +54,12 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
     """Everything that can be known or refused without loading a model.
 
     Raises:
-        OutputExists: there is a folder under `request.out`.
-        TrainConfigInvalid: `restart` would delete the draft of `init_from`.
         DiskTooSmall: checkpoints and draft would not fit.
-        WriteFailed: the folder that `request.out` shall lie in, or TensorBoard's, cannot be written.
-        EnvironmentMissing: wandb is wanted and not installed.
+        What `request.require_startable` raises.
         PlacementInvalid, EnvironmentMissing: the device is not there.
         What `plan.make_plan` raises.
     """
-    if os.path.lexists(request.out):
-        raise OutputExists(
-            f"{request.out} is there already",
-            str(request.out),
-            "a draft that may have cost days is never overwritten",
-            "choose another folder, or delete this one",
-        )
-    require_place(request.out, request.out.parent)
-    _require_no_loss(request)
-    require_sinks(request.tensorboard, request.wandb)
+    require_startable(request)
     device_type = request.placement().device.type
     plan = make_plan(request.target, request.rows, config, request.init_from, request.held_out, device_type)
     disk = _require_disk(request.out, plan, config)
@@ -179,18 +163,6 @@ def _say_held_out(plan: TrainPlan, config: TrainConfig, talk: Talk) -> None:
         f"held out: {len(found.rows)} rows of {found.path}{skipped}, {found.num_tokens} tokens, replayed every"
         f" {plan.eval_every} steps at {config.held_out_draft_tokens} drafts a pass; the {config.keep} draft is written"
     )
-
-
-def _require_no_loss(request: TrainRequest) -> None:
-    """`--restart` throws a folder away: not the one whose last good draft is to be gone on from."""
-    folder = resume_folder(request.out).absolute()
-    if request.restart and request.init_from is not None and request.init_from.absolute().is_relative_to(folder):
-        raise TrainConfigInvalid(
-            "--restart would delete the draft that --init-from names",
-            f"--init-from {request.init_from}",
-            f"it lies in {folder}, the unfinished run that --restart throws away",
-            "choose another --out, or copy that draft elsewhere first",
-        )
 
 
 def _require_disk(out: Path, plan: TrainPlan, config: TrainConfig) -> str:

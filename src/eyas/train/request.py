@@ -1,8 +1,15 @@
 """What a training run is asked for, beyond its options: inputs, output, device."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from eyas.records.atomic import OutputExists, require_place
+from eyas.records.checkpoint import resume_folder
+from eyas.records.rows import read_manifest
+from eyas.train.config import TrainConfigInvalid
+from eyas.train.sinks import require_sinks
 
 if TYPE_CHECKING:
     from eyas.models.placement import Placement
@@ -54,7 +61,7 @@ class TrainRequest:
         Raises:
             PlacementInvalid, EnvironmentMissing: see `models.placement.place`.
         """
-        import torch
+        import torch  # here: what is wrong with a request is told before these are imported
 
         from eyas.models.placement import place
 
@@ -67,3 +74,38 @@ class TrainRequest:
         if dtype == "auto":
             dtype = "float32" if device == "cpu" else "bfloat16"
         return place(dtype, device)
+
+
+def require_startable(request: TrainRequest) -> None:
+    """Raise what paths and options alone tell.
+
+    Raises:
+        OutputExists: there is a folder under `request.out`.
+        RowsUnreadable: `request.rows` is no folder of rows.
+        TrainConfigInvalid: `restart` would delete the draft of `init_from`.
+        WriteFailed: the folder that `request.out` shall lie in, or TensorBoard's, cannot be written.
+        EnvironmentMissing: wandb is wanted and not installed.
+    """
+    if os.path.lexists(request.out):
+        raise OutputExists(
+            f"{request.out} is there already",
+            str(request.out),
+            "a draft that may have cost days is never overwritten",
+            "choose another folder, or delete this one",
+        )
+    require_place(request.out, request.out.parent)
+    _require_no_loss(request)
+    require_sinks(request.tensorboard, request.wandb)
+    read_manifest(request.rows)
+
+
+def _require_no_loss(request: TrainRequest) -> None:
+    """`--restart` throws a folder away: not the one whose last good draft is to be gone on from."""
+    folder = resume_folder(request.out).absolute()
+    if request.restart and request.init_from is not None and request.init_from.absolute().is_relative_to(folder):
+        raise TrainConfigInvalid(
+            "--restart would delete the draft that --init-from names",
+            f"--init-from {request.init_from}",
+            f"it lies in {folder}, the unfinished run that --restart throws away",
+            "choose another --out, or copy that draft elsewhere first",
+        )
