@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from eyas.data.read_conversations import DataMissing
 from eyas.data.row_store import Rows
 from eyas.data.target_text import TemplateMissing, TokenizerUnloadable, load_target_text
 from eyas.records.atomic import OutputExists
-from eyas.records.rows import MANIFEST, RULES
+from eyas.records.rows import HELD_OUT, MANIFEST, RULES, TENSORS, RowsUnreadable
 from eyas.talk import Silent
 
 
@@ -109,6 +110,25 @@ def test_running_again_says_that_the_rows_are_there_and_writes_nothing(target: P
     assert again.was_there
     assert again.manifest == first.manifest
     assert (tmp_path / "rows" / "rows.safetensors").stat().st_mtime_ns == before
+
+
+def test_rows_that_are_no_longer_what_their_manifest_says_are_not_there(target: Path, tmp_path: Path):
+    data = write(tmp_path / "d.jsonl", *(record(f"Hi {i}", f"Yo {i}") for i in range(3)))
+    run(target, data, tmp_path / "rows", held_out=1)
+    for path in (tmp_path / "rows" / TENSORS, tmp_path / "rows" / HELD_OUT):
+        whole = path.read_bytes()
+        for damage in (None, os.mkfifo, os.mkdir, b"", whole[:-3]):
+            path.unlink()
+            if isinstance(damage, bytes):
+                path.write_bytes(damage)
+            elif damage is not None:
+                damage(path)
+            with pytest.raises(RowsUnreadable) as caught:
+                run(target, data, tmp_path / "rows", held_out=1)
+            assert caught.value.where == str(path)
+            path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+            path.write_bytes(whole)
+    assert run(target, data, tmp_path / "rows", held_out=1).was_there
 
 
 def test_other_data_options_or_template_are_other_rows_and_never_mixed(target: Path, tmp_path: Path):

@@ -106,6 +106,16 @@ def test_another_schema_and_no_folder_are_told_apart_from_rows(tmp_path: Path):
         (tmp_path / MANIFEST).write_text(json.dumps(document | change))
         with pytest.raises(RowsUnreadable, match="is no object"):
             read_manifest(tmp_path)
+    source = {"name": "d", "fingerprint": "f", "num_records": 1}
+    for change, why in (
+        ({"num_supervised": []}, r"`num_supervised` is \[\]"),
+        ({"num_tokens": ""}, "`num_tokens` is ''"),
+        ({"sources": [{**source, "weight": {"a": 1}}]}, "`weight` is {'a': 1}"),
+        ({"dropped": {"x": None}}, "whole numbers"),
+    ):
+        (tmp_path / MANIFEST).write_text(json.dumps(document | change))
+        with pytest.raises(RowsUnreadable, match=why):
+            read_manifest(tmp_path)
     (tmp_path / MANIFEST).write_text(json.dumps({**document, "schema": "eyas.rows/9"}))
     with pytest.raises(RowsUnreadable, match="rows/9"):
         read_manifest(tmp_path)

@@ -135,6 +135,8 @@ class Rows:
 
         self.folder = folder
         self.manifest: RowsManifest = read_manifest(folder)
+        if not (folder / TENSORS).is_file():  # a pipe would be waited for
+            raise _damaged(folder, "it is not there, or no file")
         try:
             tensors = load_file(folder / TENSORS)
             self._ids: NDArray[np.integer[Any]] = tensors["token_ids"]

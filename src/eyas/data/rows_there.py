@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from eyas.data.mixture import DataFile
+from eyas.data.row_store import Rows
+from eyas.errors import EyasError
 from eyas.records.atomic import OutputExists, require_replaceable
 from eyas.records.changes import what_changed
-from eyas.records.rows import MANIFEST, RowsManifest, read_manifest
+from eyas.records.eval_rows import read_eval_rows
+from eyas.records.rows import HELD_OUT, MANIFEST, RowsManifest, RowsUnreadable, read_manifest
 
 
 def require_free(out: Path, reading: Mapping[str, Any], *, replace: bool) -> None:
@@ -31,13 +34,33 @@ def rows_there(out: Path, whole: str, files: Sequence[DataFile], prints: Sequenc
 
     Raises:
         OutputExists: they are not those with the fingerprint `whole`, of `files` with the fingerprints `prints`.
+        RowsUnreadable: they are, by their manifest, but the files beside it are not what it says.
     """
     there = read_manifest(out)
     if there.fingerprint == whole:
+        Rows(out)
+        _require_held_out(out, there.num_held_out)
         return there
     then = {"data": [[source.name, source.fingerprint, source.weight] for source in there.sources]}
     now = {"data": [[file.path.name, print_, file.weight] for file, print_ in zip(files, prints, strict=True)]}
     raise _other_rows(out, what_changed(then, now) if then != now else "the prompts of --exclude are others")
+
+
+def _require_held_out(out: Path, stated: int) -> None:
+    if not stated:
+        return
+    path = out / HELD_OUT
+    try:
+        found = len(read_eval_rows([path]))
+    except EyasError as error:
+        why = f"{error.what}: {error.why}"
+    else:
+        why = f"{MANIFEST} says {stated} rows held out; {HELD_OUT} has {found}"
+        if found == stated:
+            return
+    raise RowsUnreadable(
+        f"the rows in {out} are damaged", str(path), why, "delete the folder and run `eyas prepare` again"
+    )
 
 
 def _other_rows(out: Path, why: str) -> OutputExists:

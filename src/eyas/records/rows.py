@@ -12,7 +12,7 @@ A token is supervised when the target wrote it: all behind the prompt, up to and
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,9 @@ def read_manifest(folder: Path) -> RowsManifest:
         if not all(isinstance(document[name], dict) for name in ("options", "template_options", "dropped")):
             raise ValueError("`options`, `template_options` or `dropped` is no object")
         sources = tuple(Source(**source) for source in document.pop("sources"))
-        return RowsManifest(sources=sources, notes=tuple(document.pop("notes")), **document)
+        manifest = RowsManifest(sources=sources, notes=tuple(document.pop("notes")), **document)
+        _require_kinds(manifest, *sources)
+        return manifest
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RowsUnreadable(
             f"{folder} is no folder of tokenised rows",
@@ -121,3 +123,13 @@ def read_manifest(folder: Path) -> RowsManifest:
             f"{type(error).__name__}: {error}",
             "make one with `eyas prepare --target T --data F --out ROWS`",
         ) from error
+
+
+def _require_kinds(*parts: RowsManifest | Source) -> None:
+    for part in parts:
+        for field in fields(part):
+            value, kinds = getattr(part, field.name), {str: (str,), int: (int,), float: (float, int)}
+            if field.type in kinds and type(value) not in kinds[field.type]:
+                raise ValueError(f"`{field.name}` is {value!r}")
+        if isinstance(part, RowsManifest) and not all(type(count) is int for count in part.dropped.values()):
+            raise ValueError("`dropped` holds something else than whole numbers")
