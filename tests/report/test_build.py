@@ -7,6 +7,7 @@ import pytest
 from run_documents import HOSTILE, benchmark, evaluation, write_run
 
 from eyas.cli.app import main
+from eyas.records.fingerprint import of_files
 from eyas.report.build import build_report
 from eyas.report.documents import NothingToReport, RunFolderMissing
 from eyas.shipped import draft_folder
@@ -45,18 +46,20 @@ def test_replays_while_training_have_a_curve_of_their_own_and_are_no_steps(tmp_p
     assert "Replay at 5 drafts a pass; the most, 2.125, after step 6" in page
     assert page.count("<svg") == without.count("<svg") + 1
     assert "7 steps; the loss went from" in page
+    assert "are drawn" not in page
 
 
 def test_metrics_that_begin_with_a_replay_are_metrics_all_the_same(tmp_path: Path):
     run = write_run(tmp_path / "run")
     replay = {"schema": "eyas.held-out/1", "step": 0, "tokens": 0, "accept_length": 1.5, "num_draft_tokens": 5}
     metrics = run / "draft" / "metrics.jsonl"
-    metrics.write_text(json.dumps(replay) + "\n" + metrics.read_text())
+    metrics.write_text(json.dumps(replay) + "\n" + metrics.read_text().replace("null]", "null, 0.1, 0.1, 0.1, 0.1]"))
 
     page = build_report([run])
 
     assert "Replay at 5 drafts a pass; the most, 1.500, after step 0" in page
     assert "7 steps; the loss went from" in page
+    assert "Accuracy per unrolled step (steps 0 to 3 of 7 are drawn)" in page
 
 
 def test_trees_are_named_beside_chains(tmp_path: Path):
@@ -97,6 +100,28 @@ def test_a_folder_without_documents_is_refused(tmp_path: Path):
         build_report([tmp_path])
     with pytest.raises(RunFolderMissing):
         build_report([tmp_path / "nowhere"])
+
+
+def test_parts_of_different_drafts_are_told_apart_on_the_page_and_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run, out = write_run(tmp_path / "run"), tmp_path / "page.html"
+    other = {**benchmark(), "draft": {"path": "elsewhere/draft", "fingerprint": "d" * 16}}
+    (run / "bench.json").write_text(json.dumps(other))
+    assert "not of one" not in build_report([run])
+    (run / "draft" / "model.safetensors").write_bytes(b"weights")
+    trained = of_files([run / "draft" / "model.safetensors"])
+
+    assert main(["report", str(run), "-o", str(out)]) == 0
+
+    page, shown = out.read_text(), capsys.readouterr().err
+    assert "<small>Draft: elsewhere/draft (dddddddddddddddd)</small>" in page
+    for text in (page, shown):
+        assert text.count("are of 2 drafts, not of one (by") == 1
+        assert f"run/draft ({trained}): run/draft/metrics.jsonl" in text
+        assert (
+            "elsewhere/draft (dddddddddddddddd): run/bench.json, run/eval-shipped.json, run/eval-trained.json" in text
+        )
 
 
 def test_the_command_writes_the_page_and_says_its_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit, require_outputs
+from eyas.cli.terminal import Terminal
 from eyas.records.atomic import write_text
 
 
@@ -23,7 +24,7 @@ def report(
     from eyas.report.build import build_report
 
     require_outputs([out], read=runs)
-    page = build_report(runs, title)
+    page = build_report(runs, title, Terminal())
     write_text(out, page)
     size = len(page.encode())
     document = {"schema": "eyas.report/1", "page": str(out), "bytes": size}

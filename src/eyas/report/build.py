@@ -7,29 +7,35 @@ from typing import Any
 
 from eyas import __version__
 from eyas.report.documents import Document, RunDocuments, read_runs
+from eyas.report.drafts import mixed_drafts
 from eyas.report.page import Page, Section, Table, Verdict, render
 from eyas.report.section_bench import BENCH, bench_sections, bench_verdicts
 from eyas.report.section_check import CHECK, check_sections
 from eyas.report.section_eval import EVAL, eval_sections
 from eyas.report.section_timeline import TIMELINE, timeline_sections
 from eyas.report.section_training import HELD_OUT, METRICS, ROWS, training_sections
+from eyas.talk import Talk
 
 # Documents whose content has a card of its own, or that belong to another one.
 _SHOWN = {BENCH, CHECK, EVAL, TIMELINE, METRICS, HELD_OUT, ROWS}
 
 
-def build_report(paths: Sequence[Path], title: str | None = None) -> str:
+def build_report(paths: Sequence[Path], title: str | None = None, talk: Talk | None = None) -> str:
     """The page of one or more runs as HTML.
 
     Args:
         paths: run folders or single documents.
         title: by default named after the paths.
+        talk: told when the page shows more than one draft.
 
     Raises:
         RunFolderMissing, NothingToReport: see `read_runs`.
     """
     name = title or "Run " + ", ".join(path.resolve().name for path in paths)
-    return render(_page(_without_malformed(read_runs(paths)), name))
+    runs = _without_malformed(read_runs(paths))
+    if talk is not None and (mixed := mixed_drafts(runs)):
+        talk.note(mixed)
+    return render(_page(runs, name))
 
 
 def _page(runs: RunDocuments, name: str) -> Page:
@@ -42,6 +48,8 @@ def _page(runs: RunDocuments, name: str) -> Page:
         _provenance(runs),
     ]
     verdicts = bench_verdicts(runs) or [Verdict(text="No speed was measured in this run.")]
+    if mixed := mixed_drafts(runs):
+        verdicts.append(Verdict(text=mixed))
     return Page(title=name, verdicts=verdicts, sections=sections)
 
 

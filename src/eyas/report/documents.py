@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.errors import EyasError
+from eyas.records.fingerprint import of_files
 
 _MAX_DOCUMENT_BYTES = 64 << 20
 _MAX_DEPTH = 3
@@ -33,11 +34,14 @@ class Document:
         path: where it was found, as shown to the reader: relative to the run's folder.
         schema: such as "eyas.eval/1".
         content: the object; for a .jsonl file {"records": [...]}.
+        weights: fingerprint of the draft's weights that lie beside a .jsonl file (metrics of its training); as
+            `eyas eval` and `eyas bench` record it.
     """
 
     path: str
     schema: str
     content: Mapping[str, Any]
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +74,12 @@ def read_runs(paths: Sequence[Path]) -> RunDocuments:
             shown = str(file.relative_to(path.parent)) if path.is_dir() else file.name
             try:
                 found = _read(file)
+                weights = _weights_beside(file) if found is not None else None
             except (OSError, ValueError, RecursionError) as error:
                 unreadable.append((shown, f"{type(error).__name__}: {error}"))
                 continue
             if found is not None:
-                documents.append(Document(path=shown, schema=found[0], content=found[1]))
+                documents.append(Document(path=shown, schema=found[0], content=found[1], weights=weights))
     if not documents:
         raise NothingToReport(
             "there is nothing to report",
@@ -94,6 +99,12 @@ def _files(path: Path) -> Iterator[Path]:
         inside = file.relative_to(path).parts
         if len(inside) <= _MAX_DEPTH and not any(part.startswith(".") for part in inside) and file.is_file():
             yield file
+
+
+def _weights_beside(file: Path) -> str | None:
+    files = [path for ending in ("safetensors", "bin") for path in sorted(file.parent.glob(f"*.{ending}"))]
+    is_draft = file.suffix == ".jsonl" and (file.parent / "config.json").is_file()
+    return of_files(files) if is_draft and files else None
 
 
 def _read(file: Path) -> tuple[str, Mapping[str, Any]] | None:

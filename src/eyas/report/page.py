@@ -89,9 +89,10 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A sentence at the top; `tone` is good, bad or plain."""
+    """A sentence at the top; `tone` is good, bad or plain; `draft` is the one that it speaks of."""
 
     text: str
+    draft: str = ""
     tone: str = "plain"
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from eyas.report import svg
 from eyas.report.documents import RunDocuments
+from eyas.report.drafts import draft_words
 from eyas.report.page import Block, Chart, LegendKey, Paragraph, Section, Table, Tokens, TokenSpan, Verdict
 
 BENCH = "eyas.bench"
@@ -13,7 +14,9 @@ _DEEPEST_COLOUR = 5  # page.css has d1 … d5; deeper drafts share the last
 
 def bench_verdicts(runs: RunDocuments) -> list[Verdict]:
     """The sentence at the top, one per benchmark: good when speculation is surely faster, bad when surely slower."""
-    return [Verdict(text=d.content["verdict"], tone=_tone(d.content)) for d in runs.of(BENCH)]
+    return [
+        Verdict(text=d.content["verdict"], draft=draft_words(d.content), tone=_tone(d.content)) for d in runs.of(BENCH)
+    ]
 
 
 def bench_sections(runs: RunDocuments) -> list[Section]:

@@ -49,11 +49,14 @@ def _training(number: int, path: str, lines: Sequence[Mapping[str, Any]]) -> Sec
         )
         for step in range(min(_NUM_STEPS_DRAWN, len(last["accuracy"])))
     ]
+    num_steps, num_drawn = len(last["accuracy"]), len(accuracies)
+    drawn = f" (steps 0 to {num_drawn - 1} of {num_steps} are drawn)" if num_drawn < num_steps else ""
     blocks: list[Block] = [
         Chart(svg=svg.line_chart([loss], title="Training loss", x_label="tokens", y_label="loss"), caption="Loss"),
         Chart(
             svg=svg.line_chart(accuracies, title="Accuracy per unrolled step", x_label="tokens", y_label="accuracy"),
-            caption="Accuracy per unrolled step, in the target's ids: a target outside the draft's vocabulary is wrong",
+            caption=f"Accuracy per unrolled step{drawn}, in the target's ids:"
+            " a target outside the draft's vocabulary is wrong",
         ),
     ]
     if replays:
