@@ -1,11 +1,13 @@
 """The fast path computes what transformers computes, cached or not, by torch or by our own kernels."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from eyas.contract.safetensors_header import FileTruncated
 from eyas.engine.block_stack import CacheTooLarge
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import FAMILIES, LlamaWeights, fuse_llama, read_llama, sliding_window, why_not_fast
@@ -116,6 +118,23 @@ def test_a_saved_folder_reads_as_the_model_in_memory(tmp_path: Path):
     target.start(32, ())
 
     torch.testing.assert_close(target.prefill(IDS).logits[0], reference(model, IDS)[0][-1], atol=2e-5, rtol=2e-5)
+
+
+def test_a_download_that_broke_off_is_said_to_be_one(tmp_path: Path):
+    tiny_target().save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    os.truncate(weights, weights.stat().st_size - 1)
+
+    with pytest.raises(FileTruncated):
+        read_llama(tmp_path, dtype=torch.float32, device=torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "said", [{"max_position_embeddings": [None]}, {"rms_norm_eps": "small"}, {"head_dim": -(2**63)}]
+)
+def test_a_config_value_that_is_no_size_is_told(said: dict[str, object]):
+    with pytest.raises(TargetUnloadable, match=r"cannot have(.|\n)*config\.json"):
+        fuse_llama(tiny_target().config.to_dict() | said, {}.get)
 
 
 @pytest.mark.parametrize(

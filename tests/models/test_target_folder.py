@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from eyas.contract.git_lfs import GitLfsPointer
+from eyas.contract.json_file import FileUnreadable
 from eyas.errors import EnvironmentMissing
 from eyas.models.hub_snapshot import download_command, hub_headers
 from eyas.models.target_folder import (
@@ -100,6 +101,14 @@ def test_a_clone_without_its_weights_is_told_before_anything_is_loaded(tmp_path:
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
     with pytest.raises(GitLfsPointer, match="git lfs pull"):
         resolve(str(model_folder(tmp_path / "m", weights=pointer)), tmp_path)
+
+
+def test_weights_that_are_a_pipe_are_not_waited_for(tmp_path: Path):
+    weights = model_folder(tmp_path / "m") / "model.safetensors"
+    weights.unlink()
+    os.mkfifo(weights)
+    with pytest.raises(FileUnreadable, match="no regular file"):
+        resolve(str(weights.parent), tmp_path)
 
 
 def cached_snapshot(cache: Path, files: dict[str, bytes]) -> Path:

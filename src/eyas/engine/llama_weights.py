@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from eyas.contract.draft_spec import Rope
+from eyas.contract.safetensors_header import read_safetensors_header
 from eyas.models.quantise import Quantisation, is_quantised, quantised, say_quantised, stored_bytes
 from eyas.models.rope import inverse_frequencies
 from eyas.models.target_loading import TargetUnloadable
@@ -158,7 +159,9 @@ def read_llama(folder: Path, *, dtype: torch.dtype, device: torch.device) -> Lla
     """Read and fuse the weights of a folder that `why_not_fast` has nothing against.
 
     Raises:
-        TargetUnloadable: a weight is not in its files, or is of another size than the config says.
+        TargetUnloadable: a weight is not in its files, or is of another size than the config says; or a size in the
+            config is none.
+        What `read_safetensors_header` raises: a file is cut off, or is no regular one.
     """
     config = json.loads((folder / "config.json").read_text("utf-8"))
     assert why_not_fast(config) is None, "ask why_not_fast first"
@@ -169,7 +172,7 @@ def read_llama(folder: Path, *, dtype: torch.dtype, device: torch.device) -> Lla
 
 def fuse_llama(config: Mapping[str, Any], get: Callable[[str], Tensor | None]) -> LlamaWeights:
     """Fuse weights given by name (`get` gives None for a name that is not there)."""
-    shape, rope, max_positions = _shape(config)
+    shape, rope, max_positions = _sane_shape(config)
     frequencies, scale = inverse_frequencies(rope, shape.head_dim, max_positions)
     must = partial(_must, get)
     embedding = must("model.embed_tokens.weight", config.get("vocab_size"), shape.hidden)
@@ -183,6 +186,20 @@ def fuse_llama(config: Mapping[str, Any], get: Callable[[str], Tensor | None]) -
         inverse_frequencies=frequencies,
         rope_scale=scale,
     )
+
+
+def _sane_shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rope, int]:
+    try:
+        shape, rope, max_positions = _shape(config)
+        sizes = (shape.hidden, shape.num_heads, shape.num_kv_heads, shape.head_dim, shape.intermediate, max_positions)
+        why = f"its sizes are {sizes}, and one is below 1" if min(sizes) < 1 else None
+    except (TypeError, ValueError, ArithmeticError) as error:
+        why = f"{type(error).__name__}: {error}"
+    if why is not None:
+        raise TargetUnloadable(
+            "the target's config has a value that it cannot have", "config.json", why, "correct the config"
+        )
+    return shape, rope, max_positions
 
 
 def _shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rope, int]:
@@ -252,7 +269,10 @@ def _tensors(
 ) -> Callable[[str], Tensor | None]:
     from safetensors import safe_open
 
-    files = [stack.enter_context(safe_open(path, "pt")) for path in sorted(folder.glob("*.safetensors"))]
+    paths = sorted(folder.glob("*.safetensors"))
+    for path in paths:
+        read_safetensors_header(path)  # says what is wrong with a download; safe_open also waits for a pipe
+    files = [stack.enter_context(safe_open(path, "pt")) for path in paths]
     where = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
 
     def get(name: str) -> Tensor | None:

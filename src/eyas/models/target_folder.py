@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from eyas.contract.git_lfs import refuse_pointer_file
+from eyas.contract.json_file import unreadable
 from eyas.errors import EyasError
 from eyas.models.hub_snapshot import hub_headers, hub_snapshot
 from eyas.models.target_cache import SMOLLM2_135M, cached_target
@@ -40,6 +41,7 @@ def resolve_target(name: str, *, cache: Path, talk: Talk, wheel: Path | None = N
         TargetUnknown: none of the three; also a path under which there is nothing.
         TargetIncomplete: a folder without config.json or without weights.
         GitLfsPointer: its weights are pointers.
+        FileUnreadable: its weights are a pipe, a folder or a link to nothing.
         EnvironmentMissing: the hub or the package index cannot be reached.
     """
     if name in _ALIASES:
@@ -134,4 +136,6 @@ def _require_model(folder: Path) -> None:
             "give the folder that holds config.json and the safetensors weights",
         )
     for path in weights:
+        if not path.is_file():  # a pipe would be waited for
+            raise unreadable(path, "it is no regular file, or a link to nothing")
         refuse_pointer_file(path)
