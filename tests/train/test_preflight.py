@@ -72,7 +72,9 @@ def test_all_of_it_is_said_and_nothing_is_written(inputs, tmp_path: Path):
     assert any("eyas prepare" in note and "--regenerate" in note for note in talk.notes)
     assert document["trial"]["tokens_per_s"] > 0
     assert document["trial"]["seconds"] == pytest.approx(plan.num_tokens / document["trial"]["tokens_per_s"])
-    assert document["trial"]["peak_memory_bytes"] is None
+    assert (
+        document["trial"]["peak_memory_bytes"] > plan.costs.memory_bytes["this process so far (python, torch)"] > 2**26
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -78,6 +78,7 @@ def estimate_costs(
     batch_tokens: int | None = None,
     supervised: float = 1.0,
     device_type: str = "cpu",
+    process_bytes: int = 0,
 ) -> Costs:
     """Estimate for a draft of shape `spec`.
 
@@ -86,7 +87,9 @@ def estimate_costs(
         longest: longest row, tokens: a longer row than a micro-batch goes alone.
         batch_tokens: of an optimiser step, which a micro-batch does not exceed; None where it is not known.
         supervised: share of the tokens: the others go through no head.
-        device_type: "cpu" or "cuda", for the size of a micro-batch.
+        device_type: "cpu" or "cuda": the size of a micro-batch, and what lies in the same memory. On a CPU the target
+            computes in fp32, and its file stays mapped beside the weights that are made of it.
+        process_bytes: resident before anything is loaded.
     """
     width, wide, vocab = spec.hidden_size, spec.intermediate_size, spec.draft_vocab_size
     heads = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
@@ -107,6 +110,10 @@ def estimate_costs(
         "states of the target (aux and last)": 4 * tokens * (spec.num_aux + 1) * spec.target_hidden_size,
         "target activations of one layer": 4 * tokens * 12 * spec.target_hidden_size,
     }
+    if device_type == "cpu":
+        memory["target weights"] = max(target.num_bytes, 4 * target.num_params)
+        memory["target's file, mapped while it is read"] = target.num_bytes
+        memory["this process so far (python, torch)"] = process_bytes
     teacher = 2 * spec.vocab_size * spec.target_hidden_size
     head = size.head or vocab * width
     heads_flop = teacher + 6 * config.ttt_steps * head

@@ -3,7 +3,6 @@
 Steps are read from the device in windows of `log_every`; rates are of a window and stand in each of its records.
 """
 
-import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from eyas.records.eval_record import Figures
 from eyas.talk import Progress
 from eyas.train.data_wait import DataWait
 from eyas.train.device_peaks import peak_flops
+from eyas.train.process_memory import peak_memory_bytes
 from eyas.train.sinks import Sink
 from eyas.train.step_outcome import PendingStep, StepOutcome, read_steps
 
@@ -48,12 +48,6 @@ class Speedometer:
     def mfu(self, tokens_per_s: float) -> float | None:
         """Share of the peak that the estimated arithmetic takes; None where the peak is not known."""
         return None if self.peak_flops is None else self.flop_per_token * tokens_per_s / self.peak_flops
-
-    def peak_memory_bytes(self) -> int:
-        """Largest so far: allocated by torch on this GPU, or resident of this process on a CPU."""
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Journal:
@@ -116,7 +110,7 @@ class Journal:
         rates = {
             "tokens_per_s": round(rate, 1),
             "mfu": self._speedometer.mfu(rate),
-            "peak_memory_bytes": self._speedometer.peak_memory_bytes(),
+            "peak_memory_bytes": peak_memory_bytes(self._speedometer.device),
             "data_wait_share": round(min(1.0, self._data_wait.take() / span), 4),
         }
         done = 0

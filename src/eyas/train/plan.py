@@ -20,6 +20,7 @@ from eyas.train.draft_shape import DraftShape
 from eyas.train.frozen import freeze_notes
 from eyas.train.held_out import HeldOutRows, find_held_out, read_held_out
 from eyas.train.initialise import draft_spec_for
+from eyas.train.process_memory import resident_bytes
 from eyas.train.vocabulary import DraftVocabulary, choose_vocabulary
 
 _REPLAYS_WANTED = 10
@@ -171,6 +172,7 @@ def make_plan(
             batch_tokens=resolved.batch_tokens,
             supervised=manifest.num_supervised / manifest.num_tokens,
             device_type=device_type,
+            process_bytes=resident_bytes(),
         ),
         held_out=held_out_rows,
         eval_every=0 if held_out_rows is None else config.eval_every or max(1, len(batches) // _REPLAYS_WANTED),

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-
+from eyas.talk import Talk
 from eyas.train.batches import Batch
 from eyas.train.plan import TrainPlan
+from eyas.train.process_memory import peak_memory_bytes
 from eyas.train.trainer import Trainer
 
 _NUM_STEPS = 3  # the first compiles and allocates
@@ -22,22 +22,22 @@ class Trial:
         num_steps: that were timed: those after the first, if there are any.
         tokens_per_s: of these.
         seconds: that the whole run would take at that speed, without replays and checkpoints.
-        peak_memory_bytes: of the GPU, the largest batch included; None on a CPU.
+        peak_memory_bytes: the largest batch included: of the GPU, or resident of this process on a CPU.
     """
 
     num_steps: int
     tokens_per_s: float
     seconds: float
-    peak_memory_bytes: int | None
+    peak_memory_bytes: int
 
     def as_document(self) -> dict[str, Any]:
         """The trial as a JSON object."""
         return asdict(self)
 
     def __str__(self) -> str:
-        memory = "" if self.peak_memory_bytes is None else f", peak memory {self.peak_memory_bytes / 2**30:.1f} GiB"
+        memory = f"peak memory {self.peak_memory_bytes / 2**30:.1f} GiB"
         steps = f"{self.num_steps} trial step{'s' if self.num_steps > 1 else ''}"
-        return f"measured on {steps}: {self.tokens_per_s:.0f} tokens/s, {duration(self.seconds)} for the run{memory}"
+        return f"measured on {steps}: {self.tokens_per_s:.0f} tokens/s, {duration(self.seconds)} for the run, {memory}"
 
 
 def try_steps(trainer: Trainer, plan: TrainPlan) -> Trial:
@@ -56,8 +56,13 @@ def try_steps(trainer: Trainer, plan: TrainPlan) -> Trial:
         num_steps=max(1, len(batches) - 1),
         tokens_per_s=rate,
         seconds=plan.num_tokens / rate,
-        peak_memory_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        peak_memory_bytes=peak_memory_bytes(device),
     )
+
+
+def say_first_step(talk: Talk) -> None:
+    """Why nothing is heard for a while, before the first step."""
+    talk.line("the first step has begun; it takes longest (memory is found, and on a GPU kernels are compiled)")
 
 
 def duration(seconds: float) -> str:
