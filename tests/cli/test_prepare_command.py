@@ -79,7 +79,7 @@ def test_a_line_that_json_or_utf8_cannot_hold_is_bad_data(target, tmp_path, caps
     data = tmp_path / "d.jsonl"
     data.write_text(line)
     assert main(["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]) == 2
-    assert "\nerror[data-malformed]: line 1 of d.jsonl" in capsys.readouterr().err
+    assert "error[data-malformed]: line 1 of d.jsonl" in capsys.readouterr().err
 
 
 def test_odd_answers_are_left_out_and_counted(target, data, tmp_path, capsys):

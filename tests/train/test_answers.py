@@ -2,10 +2,23 @@ import torch
 
 from eyas.data.tokenise import TokenRow
 from eyas.models.target import Target
+from eyas.talk import Silent
 from eyas.train.answers import check_answers
 from tiny_target import tiny_target
 
 TARGET = Target(tiny_target("llama", seed=3))
+
+
+class Bars(Silent):
+    """Keeps how long bars are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.totals: list[float | None] = []
+
+    def progress(self, label: str, total: float | None, unit: str):
+        self.totals.append(total)
+        return super().progress(label, total, unit)
 
 
 def written(temperature: float, num_rows: int, length: int = 60) -> list[TokenRow]:
@@ -59,7 +72,9 @@ def test_text_by_somebody_else_is_told():
 def test_it_reads_no_more_than_it_was_allowed_but_at_least_one_row():
     rows = written(0.0, 4)
     assert check_answers(TARGET, rows, most_tokens=130).num_tokens == 2 * 57
-    assert check_answers(TARGET, rows, most_tokens=1).num_tokens == 57
+    talk = Bars()
+    assert check_answers(TARGET, rows, talk, most_tokens=1).num_tokens == 57
+    assert talk.totals == [60], "one row, its prompt included, is what the bar goes through"
 
 
 def test_text_by_somebody_else_is_told_wherever_in_the_rows_it_stands():

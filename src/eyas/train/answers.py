@@ -10,6 +10,7 @@ from torch import Tensor
 
 from eyas.data.tokenise import TokenRow
 from eyas.models.target import Target
+from eyas.talk import Silent, Talk
 
 # nats by which foreign text exceeds the target's own entropy; a target's own text, sampled at T = 1, exceeds it by 0.
 _FOREIGN = 0.5
@@ -77,7 +78,9 @@ class _Rows(Protocol):
 
 
 @torch.no_grad()
-def check_answers(target: Target, rows: _Rows, *, most_tokens: int | None = None) -> AnswersCheck:
+def check_answers(
+    target: Target, rows: _Rows, talk: Talk | None = None, *, most_tokens: int | None = None
+) -> AnswersCheck:
     """Look at rows from all over the set until `most_tokens` tokens, prompts included, have been read.
 
     Args:
@@ -85,22 +88,32 @@ def check_answers(target: Target, rows: _Rows, *, most_tokens: int | None = None
         most_tokens: None for 1024, on a GPU 16384.
     """
     most_tokens = most_tokens or _MOST_TOKENS["cuda" if target.device.type == "cuda" else "cpu"]
-    read, num_foreign, found = 0, 0, list[Tensor]()
-    for row in (rows[index] for index in _spread(len(rows))):
-        if read and read + len(row.token_ids) > most_tokens:
-            break
-        read += len(row.token_ids)
-        if row.num_supervised == 0:
-            continue
-        figures = _figures(target, row)
-        found.append(figures)
-        num_foreign += len(figures) if _is_foreign_alone(figures) else 0
+    num_foreign, found, chosen = 0, list[Tensor](), _chosen(rows, most_tokens)
+    num_tokens = sum(len(row.token_ids) for row in chosen)
+    with (talk or Silent()).progress("looking at the answers", num_tokens, "tokens") as bar:
+        for row in chosen:
+            if row.num_supervised > 0:
+                figures = _figures(target, row)
+                found.append(figures)
+                num_foreign += len(figures) if _is_foreign_alone(figures) else 0
+            bar.advance(len(row.token_ids))
     figures = torch.cat(found) if found else torch.zeros(0, 3)
     total = max(1, len(figures))
     nll, entropy, greedy = (figures.sum(0) / total).tolist()
     return AnswersCheck(
         num_tokens=len(figures), nll=nll, entropy=entropy, greedy_share=greedy, foreign_share=num_foreign / total
     )
+
+
+def _chosen(rows: _Rows, most_tokens: int) -> list[TokenRow]:
+    """Rows from all over the set, of `most_tokens` tokens together; at least one."""
+    chosen, read = list[TokenRow](), 0
+    for row in (rows[index] for index in _spread(len(rows))):
+        if chosen and read + len(row.token_ids) > most_tokens:
+            break
+        read += len(row.token_ids)
+        chosen.append(row)
+    return chosen
 
 
 def _figures(target: Target, row: TokenRow) -> Tensor:

@@ -20,7 +20,7 @@ from eyas.train.request import TrainRequest, require_startable
 from eyas.train.starting_draft import starting_draft
 from eyas.train.teacher_check import TeacherCheck, check_teacher
 from eyas.train.trainer import Trainer
-from eyas.train.trial import Trial, duration, try_steps
+from eyas.train.trial import Trial, duration, say_first_step, try_steps
 
 _MASK_ROWS = 1000
 _USUAL_MFU = 0.35
@@ -83,7 +83,7 @@ def check_target(
     """
     teacher = check_teacher(target, plan.rows)
     talk.line(str(teacher))
-    answers = check_answers(target, plan.rows)
+    answers = check_answers(target, plan.rows, talk)
     talk.line(str(answers))
     if answers.is_foreign:
         talk.note(
@@ -99,6 +99,7 @@ def examine(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: T
     answers, teacher = check_target(target, request, plan, talk)
     draft = starting_draft(request, config, plan, target, talk)
     trainer = Trainer(draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches))
+    say_first_step(talk)
     trial = try_steps(trainer, plan)
     talk.line(str(trial))
     return Examined(answers=answers, teacher=teacher, trial=trial)

@@ -19,6 +19,7 @@ from eyas.train.plan import TrainPlan
 from eyas.train.sinks import Sink
 from eyas.train.stopping import Listen, never_asked
 from eyas.train.trainer import Trainer
+from eyas.train.trial import say_first_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +89,7 @@ def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Wat
         outcome = RunOutcome(restored.metrics, restored.best)
         first = keep.state.step
         talk.line(f"going on after step {first} of {len(plan.batches)} (kept in {keep.folder})")
+    say_first_step(talk)
     speedometer = Speedometer.of(trainer.target.device, plan.costs.flop_per_token, trainer.ranks.size)
     with keep.listen() as is_asked, talk.progress("train", plan.num_tokens, "tokens") as bar:
         journal = Journal(outcome.records, speedometer, watch.sinks, bar, trainer.data_wait)
