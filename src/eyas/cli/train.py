@@ -91,7 +91,7 @@ def train(
     place = _place_by_torchrun()
     require_processes(gpus, under_torchrun=place is not None)
     # Of the processes that torchrun started, the first one alone talks and prints.
-    is_first, was_there = place is None or place.rank == 0, out.exists()
+    is_first, was_there = place is None or place.rank == 0, os.path.lexists(out)
     talk: Talk = Terminal() if is_first else Silent()
     try:
         folder = target_folder(target, talk)

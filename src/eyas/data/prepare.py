@@ -116,7 +116,7 @@ def prepare(
         files = written if writing.regenerate else [*files, *written]
     prints = [fingerprint.of_file(file.path) for file in files]
     whole = _fingerprint(reading, files, prints, exclude_prints)
-    if out.exists() and not replace and not dry_run:
+    if not dry_run and not replace and out.exists():
         there = rows_there(out, whole, files, prints)
         return Prepared(folder=out, manifest=there, example=None, was_there=True)
     if text.template.fix_day(today):

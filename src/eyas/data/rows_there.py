@@ -7,18 +7,20 @@ from typing import Any
 from eyas.data.mixture import DataFile
 from eyas.data.row_store import Rows
 from eyas.errors import EyasError
-from eyas.records.atomic import OutputExists, require_replaceable
+from eyas.records.atomic import OutputExists, require_place, require_replaceable
 from eyas.records.changes import what_changed
 from eyas.records.eval_rows import read_eval_rows
 from eyas.records.rows import HELD_OUT, MANIFEST, RowsManifest, RowsUnreadable, read_manifest
 
 
 def require_free(out: Path, reading: Mapping[str, Any], *, replace: bool) -> None:
-    """Raise `OutputExists` where it is sure, before the target has written anything, that no rows can be put there.
+    """Raise `OutputExists` or `WriteFailed` where it is sure, before the target has written anything, that no rows can
+    be put there.
 
     Args:
         reading: rules, tokenizer, template and options, by name.
     """
+    require_place(out, out.parent)
     if replace or not (out / MANIFEST).exists():
         require_replaceable(out, replace, MANIFEST)
         return

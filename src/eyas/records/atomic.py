@@ -142,14 +142,21 @@ def require_ordinary(path: Path) -> None:
     """Raise `WriteFailed` where `path` is a folder, a device or a pipe, or its folder cannot be written: to be told
     before hours of work, not after."""
     path = Path(os.path.realpath(path))  # a link is followed, also one to a file that is still to come
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe"
         raise WriteFailed(f"cannot write {path}", str(path), f"it is {kind}, not a file", "name a file")
     require_place(path, path.parent)
 
 
 def require_place(path: Path, folder: Path, do: str = "choose another folder") -> None:
-    """Raise `WriteFailed` for `path` where `folder` cannot be made or written; nothing is made."""
+    """Raise `WriteFailed` for `path` where its name is too long, or `folder` cannot be made or written; nothing is
+    made."""
+    try:
+        os.lstat(path.parent / f"{_prefix(path)}12345678.part")  # as `tempfile` will name what is written aside
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except OSError as error:
+        raise write_failed(path, OSError(error.errno, error.strerror)) from error
     at = next(found for found in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(found))
     if not (at.is_dir() and os.access(at, os.W_OK | os.X_OK)):
         why = "it is no folder" if not at.is_dir() else "it is not writable"
