@@ -7,9 +7,11 @@ import torch
 
 from eyas import shipped
 from eyas.cli.app import main
+from eyas.cli.infer import render
 from eyas.contract.draft_spec import Rope
 from eyas.models.target import Target
 from eyas.records.eval_rows import EvalRow
+from eyas.records.infer_record import InferRecord, Variant
 from eyas.replay.infer import as_read, changes_of, infer_switches, single_changes
 from eyas.replay.states import LiveStates
 from eyas.talk import Silent
@@ -37,6 +39,25 @@ def test_boundaries_that_are_not_known_are_not_tried():
     changes = [changes_of(tiny_spec(), other) for other in single_changes(tiny_spec(), (1, 2, 3), [])]
 
     assert [c["aux_boundaries"] for c in changes if "aux_boundaries" in c] == [(3, 2, 1)]
+
+
+@pytest.mark.parametrize(("spec", "widths"), [({}, [32, 128]), ({"num_kv_heads": 1}, [32]), ({"qk_norm": True}, [])])
+def test_heads_are_split_otherwise_where_shapes_do_not_tell(spec, widths):
+    stated = tiny_spec(head_dim=64, **spec)
+    found = [other for other in single_changes(stated, (), []) if other.head_dim != stated.head_dim]
+
+    assert [changes_of(stated, other) for other in found] == [{"head_dim": width} for width in widths]
+    assert {other.num_heads * other.head_dim for other in found} <= {stated.num_heads * 64}
+    assert {other.num_kv_heads * other.head_dim for other in found} <= {stated.num_kv_heads * 64}
+    for other in found:
+        as_read(tiny_draft(head_dim=64, **spec), other)
+
+
+def test_readings_that_are_all_the_same_are_said_to_be():
+    variants = [Variant(changes=changes, accept_length=1.0, rounds=9) for changes in ({}, {"residual": "post-norm"})]
+    assert "All readings give the same" in render(
+        InferRecord(variants=variants, num_draft_tokens=3, num_rows=1, draft="d")
+    )
 
 
 def test_another_reading_shares_the_weights():

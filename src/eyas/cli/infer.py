@@ -1,5 +1,6 @@
 """`eyas infer`: parse, call, render."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -31,8 +32,8 @@ def infer(
     """Which undocumented switches a draft was trained with: each reading of it is replayed, and the best one named.
 
     Tries the residual before or after its norm, the feedback state before or after the final norm, aux boundaries one
-    layer off or reversed, RoPE theta and pairing; none of these has a tensor to show for it. Exit code 1 when another
-    reading than the stated one accepts clearly more.
+    layer off or reversed, RoPE theta and pairing, heads half or twice as wide; none of these has a tensor to show for
+    it. Exit code 1 when another reading than the stated one accepts clearly more.
 
     Parameters
     ----------
@@ -66,6 +67,11 @@ def render(record: InferRecord) -> str:
     if record.best.changes:
         better = f"{record.best.accept_length:.3f} instead of {record.stated.accept_length:.3f}"
         lines.append(f"The draft was not trained as its files state: {_named(record.best)} gives {better}.")
+    elif len(record.variants) > 1 and len({variant.accept_length for variant in record.variants}) == 1:
+        lines.append(
+            "All readings give the same: the draft does not react to its input, or nothing of it is accepted;"
+            f" look at its weights: eyas check --deep {shlex.quote(record.draft)}"
+        )
     else:
         lines.append("No other reading is clearly better than what its files state.")
     return "\n".join(lines)

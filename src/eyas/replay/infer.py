@@ -1,7 +1,8 @@
 """Which undocumented switches a draft was trained with: replay each reading of it and see which one accepts.
 
 Only switches without tensors to show for them: residual, feedback, aux boundaries (one layer off, or reversed), RoPE
-theta and pairing. A coordinate search: all single changes to the best reading so far, again until none is better.
+theta and pairing, width of a head. A coordinate search: all single changes to the best reading so far, again until none
+is better.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from eyas.talk import Silent, Talk
 # A reading must beat the best by this share of its accepted drafts, and beyond the noise of few texts.
 _MARGIN = 0.02
 _MOST_PASSES = 4
+_NARROWEST_HEAD, _WIDEST_HEAD = 32, 256  # that drafts in the wild have
 
 
 def infer_switches(
@@ -86,7 +88,7 @@ def infer_switches(
 
 def _key(spec: DraftSpec) -> str:
     """What makes a reading another one."""
-    return repr((spec.residual, spec.feedback, spec.aux_boundaries, spec.rope))
+    return repr((spec.residual, spec.feedback, spec.aux_boundaries, spec.rope, spec.head_dim))
 
 
 def single_changes(spec: DraftSpec, boundaries_known: Sequence[int], thetas: Sequence[float]) -> Iterator[DraftSpec]:
@@ -102,6 +104,21 @@ def single_changes(spec: DraftSpec, boundaries_known: Sequence[int], thetas: Seq
         if theta != spec.rope.theta:
             yield replace(spec, rope=replace(spec.rope, theta=theta))
     yield replace(spec, rope=replace(spec.rope, interleaved=not spec.rope.interleaved))
+    yield from _head_splits(spec)
+
+
+def _head_splits(spec: DraftSpec) -> Iterator[DraftSpec]:
+    """Heads half and twice as wide, of the same weights; none where a tensor shows the width."""
+    has_factors = any(isinstance(value, list | tuple) for value in (spec.rope.scaling or {}).values())
+    if spec.draft_class != "gqa" or spec.qk_norm or has_factors or spec.rope.partial_rotary_factor != 1:
+        return
+    if spec.head_dim % 4 == 0 and spec.head_dim // 2 >= _NARROWEST_HEAD:
+        num, num_kv = 2 * spec.num_heads, 2 * spec.num_kv_heads
+        yield replace(spec, num_heads=num, num_kv_heads=num_kv, head_dim=spec.head_dim // 2)
+    is_even = spec.num_heads % 2 == spec.num_kv_heads % 2 == 0
+    if is_even and _NARROWEST_HEAD <= spec.head_dim * 2 <= _WIDEST_HEAD:
+        num, num_kv = spec.num_heads // 2, spec.num_kv_heads // 2
+        yield replace(spec, num_heads=num, num_kv_heads=num_kv, head_dim=spec.head_dim * 2)
 
 
 def as_read(draft: Eagle3Draft, spec: DraftSpec) -> Eagle3Draft:
@@ -116,7 +133,7 @@ def as_read(draft: Eagle3Draft, spec: DraftSpec) -> Eagle3Draft:
 def changes_of(stated: DraftSpec, spec: DraftSpec) -> dict[str, Any]:
     """Switch -> value where `spec` differs from what is stated."""
     found: dict[str, Any] = {}
-    for name in ("residual", "feedback", "aux_boundaries"):
+    for name in ("residual", "feedback", "aux_boundaries", "head_dim"):
         if getattr(spec, name) != getattr(stated, name):
             found[name] = getattr(spec, name)
     for name in ("theta", "interleaved"):
