@@ -61,6 +61,15 @@ def test_half_a_surrogate_pair_in_a_config_is_a_usage_error(tmp_path: Path, caps
         "eval d --target t --data link.jsonl --save-rows rows.jsonl",
         "eval d --target t --out one.json --save-rows one.json",
         "report rows.jsonl -o rows.jsonl",
+        "report d -o d/rows.jsonl",
+        "eval d --target t --out d/config.json",
+        "eval d --target t --out link/d/new.json",
+        "eval d/model.safetensors --target t --out d/config.json",
+        "eval d --target t --data r --save-rows ./r/new.jsonl",
+        "eval d --target ./t --write-probe t/model.safetensors",
+        "eval d --target ./t --write-probe blob",
+        "bench --draft d --target ./t --out t/config.json",
+        "bench --draft d --target t --data r --out r/held_out.jsonl",
     ],
 )
 def test_no_output_replaces_what_is_read_or_another_output(
@@ -69,9 +78,18 @@ def test_no_output_replaces_what_is_read_or_another_output(
     monkeypatch.chdir(tmp_path)
     Path("rows.jsonl").write_text("{}")
     Path("link.jsonl").symlink_to("rows.jsonl")
+    Path("link").symlink_to(".")
+    Path("blob").write_text("weights")
+    for path in ("d/config.json", "d/rows.jsonl", "r/held_out.jsonl", "t/config.json"):
+        Path(path).parent.mkdir(exist_ok=True)
+        Path(path).write_text("{}")
+    Path("d/model.safetensors").touch()
+    Path("t/model.safetensors").symlink_to("../blob")
+    there = sorted(Path().rglob("*"))
 
     assert main(words.split()) == 2
 
     assert "error[output-is-input]" in capsys.readouterr().err
-    assert Path("rows.jsonl").read_text() == "{}"
-    assert not Path("one.json").exists()
+    assert sorted(Path().rglob("*")) == there
+    assert {path.read_text() for path in Path().rglob("*.json*")} == {"{}"}
+    assert Path("blob").read_text() == "weights"

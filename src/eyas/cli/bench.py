@@ -10,7 +10,7 @@ from eyas import shipped
 from eyas.bench.batch_figures import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.compare import arm_words, impossible, is_told, outcome, share_of_ceiling
-from eyas.cli.output import JsonFlag, emit, require_outputs, save_document
+from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
 from eyas.contract.read_checkpoint import require_checkpoint
@@ -50,11 +50,12 @@ def bench(
     """
     assert engine == "eyas", "the only engine in process"
     rows = data or [shipped.eval_rows_path()]
-    require_outputs([out], read=rows)
+    require_outputs([out], read=[*files_of_checkpoint(draft), *rows])
     require_checkpoint(draft)
     files_of(data or ())
     talk = Terminal()
     folder = target_folder(target, talk)
+    require_outputs([out], read=[folder])
     say_loading(talk)
     from eyas.bench.bench_engine import bench_engine
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from eyas import shipped
-from eyas.cli.output import JsonFlag, emit, require_outputs, save_document
+from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.contract.read_checkpoint import require_checkpoint
@@ -66,11 +66,14 @@ def eval_(
     """
     with_target = {"--data": data, "--save-rows": save_rows, "--write-probe": write_probe}
     require_one_source("eyas eval", target, probe, with_target)
-    require_outputs([save_rows, write_probe, out], read=[*(data or ()), *([probe] if probe else ())])
+    outputs, read = (save_rows, write_probe, out), [*files_of_checkpoint(draft), *(data or ())]
+    require_outputs(outputs, read=read if probe is None else [*read, probe])
     require_checkpoint(draft)
     files_of(data or ())
     talk = Terminal()
     folder = None if target is None else target_folder(target, talk)
+    if folder is not None:
+        require_outputs(outputs, read=[folder])
     say_loading(talk)
     from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
 

@@ -27,7 +27,7 @@ _UNSHOWN = re.compile(
 
 
 class OutputIsInput(EyasError):
-    """A file to write is one that is read, or that something else is written to."""
+    """A file to write is one that is read, or lies in a folder that is, or something else is written to it."""
 
     code = "output-is-input"
 
@@ -50,24 +50,40 @@ def printable(text: str) -> str:
 def require_outputs(outputs: Sequence[Path | None], *, read: Sequence[Path] = ()) -> None:
     """Raise, before the work, where a file cannot be written (`WriteFailed`) or would replace another one of these.
 
+    Args:
+        read: files, also those that are not there, and folders, into which nothing may be written.
+
     Raises:
-        OutputIsInput: one of `outputs` is among `read`, or there twice.
+        OutputIsInput: one of `outputs` is among `read`, or in a folder of it, or there twice.
     """
     from eyas.records.atomic import require_ordinary  # 12 ms that most commands do not need
 
-    taken = {os.path.realpath(path) for path in read}
+    folders = [path for path in read if os.path.isdir(path)]
+    linked = [file for folder in folders for file in folder.iterdir()]  # a model hub's folders hold links
+    taken = {os.path.realpath(path) for path in (*read, *linked)}
     for path in outputs:
         if path is None:
             continue
         require_ordinary(path)
-        if os.path.realpath(path) in taken:
+        if os.path.realpath(path) in taken or any(_is_within(path, folder) for folder in folders):
             raise OutputIsInput(
                 f"{path} would be overwritten",
                 str(path),
-                "it is read by this command, or something else is written there",
+                "it, or the folder it would lie in, is read by this command, or something else is written there",
                 "name another file",
             )
         taken.add(os.path.realpath(path))
+
+
+def files_of_checkpoint(path: Path) -> tuple[Path, ...]:
+    """What is read of a checkpoint: its folder, or a weight file and the config.json beside it."""
+    return (path,) if os.path.isdir(path) else (path, path.with_name("config.json"))
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    # Not the real path of a link in the folder, but that of the folder it lies in.
+    at = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+    return any(Path(place).is_relative_to(os.path.realpath(folder)) for place in (at, os.path.realpath(path)))
 
 
 def save_document(document: dict[str, Any], out: Path | None) -> None:

@@ -1,5 +1,6 @@
 """`eyas report`: one self-contained HTML page of a run."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +24,9 @@ def report(
     """
     from eyas.report.build import build_report
 
-    require_outputs([out], read=runs)
+    # A page may stand in a run's folder, and be made again; nothing else in there is replaced.
+    is_new = out.suffix == ".html" or not os.path.lexists(out)
+    require_outputs([out], read=[run for run in runs if os.path.isfile(run) or not is_new])
     page = build_report(runs, title, Terminal())
     write_text(out, page)
     size = len(page.encode())
