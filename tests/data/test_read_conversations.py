@@ -110,10 +110,11 @@ def damaged(data: bytes) -> bytes:
         ("utf8.jsonl", f"{LINE}\n{LINE}\n".encode() + b'{"messages": "\xff"}\n' + f"{LINE}\n".encode(), 3),
         ("long_number.jsonl", f'{LINE}\n{{"n": {"1" * 5000}}}\n{LINE}'.encode(), 2),
         ("cut.jsonl.xz", lzma.compress((LINE * 50).encode())[:-20], 1),
-        ("cut.jsonl.gz", gzip.compress((LINE * 50).encode())[:-20], 1),
-        ("flipped.jsonl.gz", damaged(gzip.compress(f"{LINE}\n{LINE}".encode())), 1),
+        ("cut.jsonl.gz", gzip.compress((LINE * 50).encode(), mtime=0)[:-20], 1),
+        ("flipped.jsonl.gz", damaged(gzip.compress(f"{LINE}\n{LINE}".encode(), mtime=0)), 1),
         ("flipped.jsonl.xz", damaged(lzma.compress(f"{LINE}\n{LINE}".encode())), 1),
     ],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_broken_text_and_damaged_archives_are_malformed_data_of_that_line(tmp_path: Path, name, data, line):
     path = tmp_path / name

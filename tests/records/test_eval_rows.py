@@ -71,6 +71,9 @@ def test_compressed_files_are_read(tmp_path):
         {"messages": "text"},
         {"turns": []},
         {"text": "hello"},
+        {"turns": "abc"},
+        {**RECORDED, "id": {"a": 1}},
+        {**RECORDED, "set": [1]},
     ],
 )
 def test_a_line_of_no_known_kind_is_refused_by_file_and_line(tmp_path, bad):
@@ -104,7 +107,7 @@ def test_what_json_allows_and_nothing_can_hold_is_a_malformed_row(tmp_path, line
 
 
 def test_a_damaged_archive_is_a_malformed_row(tmp_path):
-    data = bytearray(gzip.compress(json.dumps(RECORDED).encode() * 3))
+    data = bytearray(gzip.compress(json.dumps(RECORDED).encode() * 3, mtime=0))
     data[20] ^= 255
     (tmp_path / "rows.jsonl.gz").write_bytes(data)
     with pytest.raises(EvalRowMalformed):
