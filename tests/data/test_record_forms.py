@@ -132,3 +132,8 @@ def test_prompts_alone_are_user_turns(record):
     found = conversation_of(record, 0, 1).messages
     assert [m["role"] for m in found] == ["user"] * len(found)
     assert found[0]["content"] == "a"
+
+
+def test_turns_that_are_a_text_are_refused_as_eval_refuses_them():
+    with pytest.raises(FormUnknown, match="not a list"):
+        conversation_of({"turns": "abc"}, 0, 1)

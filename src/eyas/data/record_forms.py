@@ -110,7 +110,10 @@ def _as_list(turns: Any) -> Any:
 
 def _prompts(record: Mapping[str, Any]) -> list[dict[str, str]] | None:
     """User turns of a record that holds nothing else."""
-    texts = next((record[name] for name in _PROMPTS if name in record), None)
+    name = next((name for name in _PROMPTS if name in record), None)
+    texts = record.get(name) if name else None
+    if name == "turns" and isinstance(texts, str):
+        raise FormUnknown("`turns` is a text, not a list of texts")  # as `eyas eval` reads it
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         return None

@@ -169,7 +169,7 @@ def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt:
     if not isinstance(record, dict):
         raise _malformed(path, line, f"the line holds a JSON {type(record).__name__}, not an object")
     stem = path.name.split(".")[0]
-    names = {"id": str(record.get("id", f"{stem}:{line}")), "set": str(record.get("set", stem))}
+    names = {"id": _name(record, "id", path, line) or f"{stem}:{line}", "set": _name(record, "set", path, line) or stem}
     if "prompt_ids" in record or "response_ids" in record:
         prompt, response = (_ids(record, key, path, line) for key in ("prompt_ids", "response_ids"))
         return EvalRow(**names, prompt_ids=prompt, response_ids=response)
@@ -181,6 +181,14 @@ def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt:
     if isinstance(turns, list) and turns and isinstance(turns[0], str):
         return EvalPrompt(id=names["id"], set=names["set"], messages=({"role": "user", "content": turns[0]},))
     raise _malformed(path, line, f"keys {sorted(record)[:8]} make none of the kinds of row")
+
+
+def _name(record: Mapping[str, Any], key: str, path: Path, line: int) -> str | None:
+    """The row's own `id` or `set`; None where it has none."""
+    name = record.get(key)
+    if name is not None and type(name) not in (str, int, float):
+        raise _malformed(path, line, f"`{key}` is no text and no number")
+    return None if name is None else str(name)
 
 
 def _ids(record: Mapping[str, Any], key: str, path: Path, line: int) -> tuple[int, ...]:
