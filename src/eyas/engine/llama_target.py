@@ -14,6 +14,7 @@ from eyas.engine.llama_weights import LlamaWeights
 from eyas.engine.native import MAX_ROWS, NativeKernels
 from eyas.engine.native_stack import stack_for
 from eyas.engine.runner import TargetOutput
+from eyas.models.finite_logits import require_finite
 
 
 class LlamaTarget:
@@ -56,7 +57,9 @@ class LlamaTarget:
         """See `Target.prefill`."""
         assert self._length == 0, "start first"
         residual, aux_states = self._run(ids)
-        return TargetOutput(logits=self._head(residual[-1:]), aux_states=aux_states)
+        logits = self._head(residual[-1:])
+        require_finite(logits, self.weights.name)
+        return TargetOutput(logits=logits, aux_states=aux_states)
 
     @torch.inference_mode()
     def forward(self, ids: Sequence[int]) -> TargetOutput:

@@ -80,6 +80,7 @@ class LlamaWeights:
 
     Attributes:
         embedding: [V, H]; head: [V, H], the same tensor when tied.
+        name: of the target, for messages.
         inverse_frequencies: [rotary_dim / 2] fp32 on the CPU; rope_scale: factor on cosines and sines.
     """
 
@@ -90,6 +91,7 @@ class LlamaWeights:
     head: Tensor
     inverse_frequencies: Tensor
     rope_scale: float
+    name: str = "the target"
 
     @property
     def num_bytes(self) -> int:
@@ -167,7 +169,7 @@ def read_llama(folder: Path, *, dtype: torch.dtype, device: torch.device) -> Lla
     assert why_not_fast(config) is None, "ask why_not_fast first"
     with ExitStack() as stack:
         get = _tensors(folder, stack, dtype, device)
-        return fuse_llama(config, get)
+        return replace(fuse_llama(config, get), name=str(folder))
 
 
 def fuse_llama(config: Mapping[str, Any], get: Callable[[str], Tensor | None]) -> LlamaWeights:

@@ -112,6 +112,9 @@ def open_engine(
     fast = None
     if isinstance(target, LlamaTarget) and not target.weights.is_quantised:
         fast = open_path(target.weights, draft, tuple(runner.aux_boundaries) if runner else (), rounds, talk)
+        if fast is not None:  # captured rounds never show their logits
+            target.start(64, ())
+            target.prefill([0])
     if fast is not None:
         path, drafts_by = fast.name, drafts_by and fast.name
     return OpenedEngine(

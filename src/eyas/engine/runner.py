@@ -39,7 +39,11 @@ class Target(Protocol):
         """Forget the sequence; make room for `capacity` positions; tap these states (number of layers applied)."""
 
     def prefill(self, ids: Sequence[int]) -> TargetOutput:
-        """Read a prompt from an empty cache; logits of its last position, aux states of all."""
+        """Read a prompt from an empty cache; logits of its last position, aux states of all.
+
+        Raises:
+            TargetNotFinite: the logits are no numbers.
+        """
 
     def forward(self, ids: Sequence[int]) -> TargetOutput:
         """Read R ids more in one pass."""

@@ -10,6 +10,7 @@ from transformers.cache_utils import DynamicLayer
 from eyas.decode.tree_rows import TreeRows, paths_of
 from eyas.decode.tree_shape import TreeUnsupported
 from eyas.engine.runner import TargetOutput
+from eyas.models.finite_logits import require_finite
 from eyas.models.target import Target as ModelTarget
 
 
@@ -46,7 +47,9 @@ class TransformersTarget:
     def prefill(self, ids: Sequence[int]) -> TargetOutput:
         """See `Target.prefill`."""
         assert self._length == 0, "start first"
-        return self._run(ids, last_only=True)
+        output = self._run(ids, last_only=True)
+        require_finite(output.logits, self._target.name)
+        return output
 
     def forward(self, ids: Sequence[int]) -> TargetOutput:
         """See `Target.forward`."""

@@ -21,6 +21,7 @@ from transformers.cache_utils import DynamicLayer
 
 from eyas.decode.tree_rows import TreeRows
 from eyas.errors import EyasError
+from eyas.models.finite_logits import require_finite
 from eyas.models.placement import Placement
 from eyas.models.target_loading import load_target_model
 from eyas.models.target_parts import TargetPartMissing, find_target_parts
@@ -74,10 +75,16 @@ class Target:
         Raises:
             TargetUnloadable: transformers says no, or weights are missing.
             TargetPartMissing: it has no part that a draft needs, or what was found is not what the model uses.
+            TargetNotFinite: it computes no numbers.
         """
         target = cls(load_target_model(folder, placement))
         require_own_states(target, folder)
         return target
+
+    @property
+    def name(self) -> str:
+        """Its folder, or the class of a model that comes from none; for messages."""
+        return str(self.model.name_or_path or type(self.model).__name__)
 
     @property
     def num_layers(self) -> int:
@@ -237,9 +244,11 @@ def require_own_states(target: Target, folder: Path) -> None:
     Raises:
         TargetPartMissing: the last layer's state does not lead to the final norm's output, or head and scaling do not
             give the model's own logits.
+        TargetNotFinite: they are no numbers.
     """
     ids = torch.arange(1, min(5, target.vocab_size), device=target.device)[None]
     states = target.forward(ids, [target.num_layers])
+    require_finite(target.logits(states.last), str(folder))
     pairs = [("the state after its last layer", target.parts.final_norm(states.aux), states.last)]
     try:
         own = target.model(input_ids=ids, use_cache=False).logits

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from eyas.models.finite_logits import require_finite
 from eyas.models.target import Target
 from eyas.records import fingerprint
 from eyas.records.atomic import atomic_file
@@ -85,6 +86,7 @@ def make_probe(
     with talk.progress("probe", sum(map(len, texts)), "tokens") as bar:
         for text in texts:
             states = target.forward(torch.tensor([text], device=target.device), kept)
+            require_finite(states.last[0], target.name)
             by_row.append(states.aux[0].cpu())
             last.append(states.last[0].cpu())
             bar.advance(len(text))

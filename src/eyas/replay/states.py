@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from eyas.models.finite_logits import require_finite
 from eyas.models.target import Target
 
 
@@ -34,7 +35,7 @@ class LiveStates:
     """The target runs over each row."""
 
     def __init__(self, target: Target) -> None:
-        self._target = target
+        self._target, self._is_first = target, True
 
     @property
     def vocab_size(self) -> int:
@@ -47,5 +48,9 @@ class LiveStates:
         return self._target.device
 
     def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `States.aux`; one pass of the target."""
-        return self._target.forward(input_ids, boundaries).aux
+        """See `States.aux`; one pass of the target. Raises `TargetNotFinite` where the first holds no numbers."""
+        states = self._target.forward(input_ids, boundaries)
+        if self._is_first:
+            require_finite(states.last[0], self._target.name)
+            self._is_first = False
+        return states.aux

@@ -15,6 +15,7 @@ from transformers import DynamicCache
 
 from eyas.decode.sampling import SamplingBatch, draw, token_probs
 from eyas.engine.batches.generator import Completion, Request, SequenceText
+from eyas.models.finite_logits import require_finite
 from eyas.models.target import Target, TargetStates
 from eyas.talk import Talk
 
@@ -100,6 +101,7 @@ class TransformersBatch:
         mask = torch.tensor([[0] * (longest - len(r.prompt_ids)) + [1] * len(r.prompt_ids) for r in requests])
         tokens, mask, cache = tokens.to(device), mask.to(device), self._target.new_cache()
         states = self._read(tokens, mask, cache)
+        require_finite(self._target.logits(states.last[:, -1]), self._target.name)
         while True:
             logits = self._target.logits(states.last[:, -1])
             if settings.num_greedy == len(texts):

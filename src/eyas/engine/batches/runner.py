@@ -18,6 +18,7 @@ from eyas.engine.batches.model import BatchLlama
 from eyas.engine.batches.prefill import PiecewisePrefill
 from eyas.engine.batches.round import BatchSpeculation
 from eyas.engine.batches.state import BatchState, NewRow
+from eyas.models.finite_logits import require_finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +102,11 @@ class BatchRunner:
 
     @torch.inference_mode()
     def join(self, rows: Sequence[NewRow], prompts: Sequence[Sequence[int]]) -> None:
-        """Read prompts and choose the first token of each."""
+        """Read prompts and choose the first token of each.
+
+        Raises:
+            TargetNotFinite: the target's logits are no numbers; not told where passes are captured.
+        """
         state = self.state
         state.join(rows)
         if self._prefill is not None:
@@ -110,6 +115,7 @@ class BatchRunner:
         slots = [new.row for new in rows]
         speculation = self.speculation
         logits, aux_states = self.model.prefill(prompts, slots, speculation.aux_boundaries if speculation else ())
+        require_finite(logits, self.model.weights.name)
         where = state.where(slots)
         if all(new.sampling.is_greedy for new in rows):
             chosen = logits.argmax(-1)
