@@ -15,7 +15,7 @@ from eyas.data.row_store import Rows
 from eyas.data.target_text import load_target_text
 from eyas.data.turn_slot import UserSlotUnclear
 from eyas.data.writing_config import WritingConfig
-from eyas.data.written_data import WrittenDamaged
+from eyas.data.written_data import NothingWritten, WrittenDamaged
 from eyas.records.atomic import OutputExists
 from eyas.talk import Silent
 
@@ -301,6 +301,17 @@ def test_a_damaged_self_chat_is_refused_and_written_anew_on_demand(target, tmp_p
         run(target, tmp_path / "rows", writer, self_chat=2)
     run(target, tmp_path / "rows", writer, self_chat=2, replace=True)
     assert run(target, tmp_path / "rows", writer, self_chat=2).was_there
+
+
+def test_a_self_chat_that_kept_nothing_says_why_and_is_in_nobodys_way(target, tmp_path):
+    writer = RecordedWriter(Numbered(user=["It goes on and…"]))
+    for _ in range(2):
+        with pytest.raises(NothingWritten, match="above 64") as caught:
+            run(target, tmp_path / "rows", writer, self_chat=2, max_user_tokens=64)
+        assert caught.value.why.endswith("left out: 2 × a user turn that did not end within 64 tokens")
+    assert len(writer.asked["user-1"]) == 2
+    run(target, tmp_path / "rows", RecordedWriter(Numbered(user=USERS[:2], answer=["A bird."])), self_chat=2)
+    assert len(records(tmp_path / "rows")) == 2
 
 
 def test_turns_end_when_no_conversation_is_left(target, tmp_path):

@@ -112,7 +112,8 @@ def prepare(
             exclude_prints=exclude_prints,
             today=today,
         )
-        written = write_data(job, out, talk, replace=replace, writer=writer)
+        is_all = writing.regenerate or not files
+        written = write_data(job, out, talk, replace=replace, writer=writer, is_all=is_all)
         files = written if writing.regenerate else [*files, *written]
     prints = [fingerprint.of_file(file.path) for file in files]
     whole = _fingerprint(reading, files, prints, exclude_prints)

@@ -43,6 +43,12 @@ class WrittenDamaged(EyasError):
     code = "written-damaged"
 
 
+class NothingWritten(EyasError):
+    """No conversation that the target wrote was kept."""
+
+    code = "nothing-written"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingJob:
     """What is to be written.
@@ -83,7 +89,13 @@ WriterFactory = Callable[[Path], Writes]
 
 
 def write_data(
-    job: WritingJob, out: Path, talk: Talk, *, replace: bool = False, writer: WriterFactory | None = None
+    job: WritingJob,
+    out: Path,
+    talk: Talk,
+    *,
+    replace: bool = False,
+    writer: WriterFactory | None = None,
+    is_all: bool = False,
 ) -> list[DataFile]:
     """The data files that the target writes for `job`; those that stand there from an earlier run are taken.
 
@@ -91,8 +103,10 @@ def write_data(
         out: the folder of rows that they are for; theirs stands beside it.
         replace: delete what another job has left there.
         writer: from the folder for its files to what answers requests; our batch engine by default.
+        is_all: there is no other data to make rows of.
 
     Raises:
+        NothingWritten: nothing was kept, and `is_all`.
         OutputExists: the folder holds data of another job.
         WrittenDamaged: it holds data of this job, and not all or other than was written.
         UserSlotUnclear, CompletionsOfAnotherRun: see there.
@@ -112,9 +126,24 @@ def write_data(
         talk.line(f"{folder}: {found.summary()}")
     else:
         talk.line(f"{folder}: there already, {found.summary()}")
+    if is_all and _is_empty(folder):
+        raise _nothing_written(folder, found, job.config)
     # Weights decide no text: those of this command count, whatever stood in the one that wrote.
     weights = [file.weight for file in job.files] if job.config.regenerate else found.weights.values()
     return [DataFile(path=folder / name, weight=weight) for name, weight in zip(found.weights, weights, strict=True)]
+
+
+def _is_empty(folder: Path) -> bool:
+    return not any(path.stat().st_size for path in folder.glob("*.jsonl"))
+
+
+def _nothing_written(folder: Path, found: "_Written", config: WritingConfig) -> NothingWritten:
+    do = "look at the data: conversations need user turns, within --max-length"
+    if config.self_chat:
+        longer = f"a --max-user-tokens above {config.max_user_tokens}"
+        fewer = f"a --min-user-words below {config.min_user_words}"
+        do = f"try {longer}, {fewer}, or more --self-chat; other options may go into the same --out"
+    return NothingWritten("the target wrote no conversation that can be kept", str(folder), found.summary(), do)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +227,7 @@ def _save(folder: Path, written: _Written, job: WritingJob, made_of: Mapping[str
 def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Written | None:
     """What an earlier run of the same job has left whole; None when there is work to do, be it to go on."""
     done, begun = folder / DONE, folder / BEGUN
-    path = done if done.exists() else begun
+    path, is_empty = (done, _is_empty(folder)) if done.exists() else (begun, False)
     has_texts = path == done or any(folder.glob("*.completions"))  # one that failed at once is in nobody's way
     if path.exists() and has_texts:
         try:
@@ -215,7 +244,7 @@ def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Writt
                     "give --replace to write it anew, or choose another --out",
                 ) from error
         else:
-            if not replace:
+            if not replace and not is_empty:
                 raise OutputExists(
                     f"{folder} holds {'other data' if path == done else 'an unfinished run of another job'}",
                     str(path),
@@ -223,7 +252,7 @@ def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Writt
                     ("use it with --data, " if path == done else "run the former command to go on with it, ")
                     + "choose another --out, or give --replace",
                 )
-    if replace and folder.is_dir():
+    if (replace or is_empty) and folder.is_dir():
         for old in [*folder.glob("*.completions"), *folder.glob("*.jsonl"), done, begun]:
             old.unlink(missing_ok=True)
     return None
