@@ -193,7 +193,7 @@ def _own_spec(reading: DraftReading) -> DraftSpec:
 def _copied_before(reading: DraftReading) -> Sequence[str]:
     sidecar = reading.checkpoint.extra.get("eyas.json")
     copied = sidecar.get("copied_from_target") if isinstance(sidecar, Mapping) else None
-    return copied if isinstance(copied, list) else ()
+    return [name for name in copied if isinstance(name, str)] if isinstance(copied, list) else ()
 
 
 def _tensors(reading: DraftReading, written: Written, copied: Mapping[str, TargetEmbedding]) -> list[PlannedTensor]:
