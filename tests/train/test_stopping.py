@@ -1,5 +1,6 @@
 """A run that is asked to stop: the step ends, a checkpoint is written, and the same command goes on to the same end."""
 
+import errno
 import json
 import multiprocessing
 import signal
@@ -188,6 +189,26 @@ def test_the_second_signal_ends_at_once_and_one_that_came_twice_is_one(monkeypat
             signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGINT) is before
     assert capfd.readouterr().err.count("stopping after this step") == 1
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_closed_terminal_is_the_wish_to_stop_but_under_nohup(is_ignored, monkeypatch):
+    gone = []
+
+    def fail(*_):
+        raise OSError(errno.EIO, "the terminal is gone")
+
+    monkeypatch.setattr(train_signals.os, "write", fail)
+    monkeypatch.setattr(train_signals.os, "dup2", lambda _, number: gone.append(number))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    try:
+        with wish_to_stop() as is_asked:
+            signal.raise_signal(signal.SIGHUP)
+            assert is_asked() is not is_ignored
+        assert signal.getsignal(signal.SIGHUP) == (signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (2 in gone) is not is_ignored
 
 
 def test_outside_of_the_main_thread_no_signal_is_touched():

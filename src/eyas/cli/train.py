@@ -48,8 +48,8 @@ def train(
     """Train an EAGLE-3 draft with training-time test, online: the target runs in the same process.
 
     A CPU trains a small draft at a few thousand tokens a minute: enough to see it learn. The draft is written in
-    SGLang's format (vLLM reads it too) with its metrics beside it, whole or not at all. Ctrl-C or SIGTERM ends a run
-    after its step, with a checkpoint (OUT.resume). The same command run again goes on from the last checkpoint.
+    SGLang's format (vLLM reads it too) with its metrics beside it, whole or not at all. Ctrl-C, SIGTERM or SIGHUP ends
+    a run after its step, with a checkpoint (OUT.resume). The same command run again goes on from the last checkpoint.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in `eyas train`: the first one lets the step end and a checkpoint be written, the second one ends.
+"""Ctrl-C, SIGTERM and SIGHUP in `eyas train`: the first lets the step end and a checkpoint be written, the second ends.
 
 Outside of the steps they do what they always do. What is said afterwards is read from the disk, not remembered.
 """
@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -21,7 +21,7 @@ from eyas.train.stopping import TrainingStopped
 
 EXIT_CODE = 128 + signal.SIGINT
 _SAME_WISH_S = 0.5  # a terminal and a launcher may both pass one Ctrl-C on
-_STDERR = 2
+_STDOUT, _STDERR = 1, 2
 
 
 class TrainingInterrupted(EyasError):
@@ -32,7 +32,8 @@ class TrainingInterrupted(EyasError):
 
 @contextmanager
 def wish_to_stop(*, is_told: bool = True) -> Iterator[Callable[[], bool]]:
-    """While open, SIGINT and SIGTERM are taken as the wish to stop; gives whether there was one.
+    """While open, SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) are taken as the wish to stop; gives
+    whether there was one.
 
     Args:
         is_told: whether the first signal is answered on stderr.
@@ -46,18 +47,34 @@ def wish_to_stop(*, is_told: bool = True) -> Iterator[Callable[[], bool]]:
         if not asked_at:
             asked_at.append(now)
             if is_told:
-                # Not through sys.stderr: the signal may have come in the middle of its writing.
-                os.write(_STDERR, b"\nstopping after this step, with a checkpoint; once more ends at once\n")
+                _tell(b"\nstopping after this step, with a checkpoint; once more ends at once\n")
 
     if threading.current_thread() is not threading.main_thread():  # signals go to the main thread alone
         yield lambda: False
         return
-    before = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, take) for number in numbers}
     try:
         yield lambda: bool(asked_at)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _tell(text: bytes) -> None:
+    """Write to stderr, not through `sys.stderr`: the signal may have come in the middle of its writing.
+
+    Where the terminal is gone, what is still to be said goes nowhere: it must not end the step.
+    """
+    try:
+        os.write(_STDERR, text)
+    except OSError:
+        with open(os.devnull, "wb") as nowhere, suppress(OSError):
+            if os.path.sameopenfile(_STDOUT, _STDERR):
+                os.dup2(nowhere.fileno(), _STDOUT)
+            os.dup2(nowhere.fileno(), _STDERR)
 
 
 def tell_end(ended: TrainingStopped | KeyboardInterrupt, out: Path, *, was_there: bool, json: bool) -> int:
@@ -76,7 +93,7 @@ def tell_end(ended: TrainingStopped | KeyboardInterrupt, out: Path, *, was_there
 
 def _cut_short(out: Path, was_there: bool) -> TrainingInterrupted:
     folder = resume_folder(out)
-    why = "SIGINT (Ctrl-C) or SIGTERM outside of the steps, or for the second time"
+    why = "SIGINT (Ctrl-C), SIGTERM or SIGHUP outside of the steps, or for the second time"
     if out.exists() and not was_there:
         return TrainingInterrupted(f"{out} is written, whole", str(out), why, "the run was done but for its summary")
     step = _kept_step(folder)

@@ -31,7 +31,7 @@ from eyas.train.train import Trained, train
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _POLL_S = 0.1  # the parent asks so often whether the run shall stop
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE_S = 2.0  # between the first bad news and the end: the cause may come after its consequence
 
 
@@ -120,7 +120,7 @@ def train_on(
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """A process started inside is born with Ctrl-C and SIGTERM held back: they go to its whole group."""
+    """A process started inside is born with Ctrl-C, SIGTERM and SIGHUP held back: they go to its whole group."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -129,7 +129,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _rank(place: Place, work: _Work, mouth: connection.Connection, stop: Event) -> None:
-    """The life of one rank. Ctrl-C and SIGTERM are the parent's business, which sets `stop` or kills."""
+    """The life of one rank. Ctrl-C, SIGTERM and SIGHUP are the parent's business, which sets `stop` or kills."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

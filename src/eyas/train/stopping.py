@@ -28,7 +28,7 @@ class TrainingStopped(EyasError):
         return cls(
             f"stopped after step {step} of {num_steps}, which is kept in {folder}",
             str(folder),
-            "it was asked to (Ctrl-C, SIGTERM)",
+            "it was asked to (Ctrl-C, SIGTERM, SIGHUP)",
             f"run the same command again: it goes on with step {step + 1}",
         )
 
