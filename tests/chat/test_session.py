@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from eyas.chat.prompt_reader import PromptTooLong
 from eyas.chat.session import ChatSession, ChatSettings
 from eyas.chat.text_stream import Piece
-from eyas.data.chat_template import TemplateFailed
 from eyas.decode.sampling import Sampling
 from eyas.engine.engine import Engine
+from eyas.models.chat_prompt import TemplateFailed
 from eyas.talk import Silent
 from stub_models import StubTarget, moody_draft, right_draft
 from stub_reader import letter_reader

@@ -3,8 +3,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byte_tokenizer import CHATML, SPECIALS, THINKING, byte_tokenizer
-from eyas.data.chat_template import ChatTemplate, Segment, TemplateFailed, TemplateRewritesAnswer, TemplateUnstable
+from eyas.data.chat_template import ChatTemplate, Segment, TemplateRewritesAnswer, TemplateUnstable
 from eyas.data.conversation import Conversation
+from eyas.models.chat_prompt import TemplateFailed
 
 
 def conversation(*turns: tuple[str, str], **options) -> Conversation:
@@ -149,12 +150,16 @@ def test_an_answer_that_the_template_trims_is_supervised_as_it_is_rendered():
         ("{{ 1 / (messages | length - 3) }}{{ messages[7].content }}", "list object has no element 7"),
         ("{{ 1 / 0 }}", "ZeroDivisionError"),
         ("{% for i in range(10 ** 9) %}{% endfor %}", "OverflowError"),
+        ("{{ '\\ud800' }}", "half of a surrogate pair"),
+        ("{{ 'x' * 17000000 }}", "more than any context"),
     ],
 )
 def test_what_the_template_refuses_is_told_with_its_record(refusing, why):
     with pytest.raises(TemplateFailed) as caught:
         template(refusing).segments(CHAT)
     assert why in caught.value.why
+    with pytest.raises(TemplateFailed, match=r"data file 1, record 3"):
+        template(refusing).render(CHAT, 1, for_generation=True)
     assert caught.value.where == "data file 1, record 3"
 
 

@@ -7,11 +7,11 @@ import pytest
 from recorded_writer import TOKENIZER, RecordedWriter
 
 from byte_tokenizer import CHATML, THINKING, save_target_with
-from eyas.data.chat_template import TemplateFailed
 from eyas.data.prepare import PrepareConfig, Prepared, prepare
 from eyas.data.prepare_config import ConfigInvalid
 from eyas.data.row_store import Rows
 from eyas.data.writing_config import WritingConfig
+from eyas.models.chat_prompt import TemplateFailed
 from eyas.talk import Silent
 
 CHAT = [("user", "Hi"), ("assistant", "Recorded."), ("user", "And?"), ("assistant", "Recorded too.")]

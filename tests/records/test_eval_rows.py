@@ -28,7 +28,8 @@ def test_the_three_kinds_of_row(tmp_path):
             {"role": "system", "content": "s"},
             {"role": "user", "content": "q"},
             {"role": "assistant", "content": "old answer"},
-        ]
+        ],
+        "tools": '[{"name": "f"}]',
     }
     path = file_of(tmp_path, RECORDED, conversation, "", {"turns": ["first", "second"], "id": 7}, name="mt.v1.jsonl")
 
@@ -37,6 +38,7 @@ def test_the_three_kinds_of_row(tmp_path):
     assert recorded == EvalRow(id="a", set="chat", prompt_ids=(1, 2), response_ids=(3,))
     assert isinstance(conversation_row, EvalPrompt)
     assert [m["content"] for m in conversation_row.messages] == ["s", "q"]
+    assert conversation_row.tools == [{"name": "f"}]
     assert (conversation_row.id, conversation_row.set) == ("mt:2", "mt")
     assert turns == EvalPrompt(id="7", set="mt", messages=({"role": "user", "content": "first"},))
 
@@ -70,6 +72,7 @@ def test_compressed_files_are_read(tmp_path):
         {"messages": [{"role": "user"}]},
         {"messages": "text"},
         {"turns": []},
+        {"turns": ["a"], "tools": "abc"},
         {"text": "hello"},
         {"turns": "abc"},
         {**RECORDED, "id": {"a": 1}},

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.bench.arm import BenchPrompt
+from eyas.models.chat_prompt import load_tokenizer, prompt_ids
 from eyas.records.eval_rows import EvalPrompt, EvalRow
 
 
@@ -17,9 +18,12 @@ class TargetTokenizer:
         self._loaded: Any = None
 
     def prompt_ids(self, prompt: EvalPrompt) -> tuple[int, ...]:
-        """A conversation under the chat template, ready for the answer."""
-        ids = self._tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
-        return tuple(ids)
+        """A conversation under the chat template, ready for the answer.
+
+        Raises:
+            TokenizerUnloadable, TemplateFailed: see `models.chat_prompt`.
+        """
+        return prompt_ids(self._tokenizer, prompt.messages, prompt.tools, f"row {prompt.id}")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """What each id adds to the text; a character made of several ids belongs to its last one."""
@@ -36,9 +40,7 @@ class TargetTokenizer:
     @property
     def _tokenizer(self) -> Any:
         if self._loaded is None:
-            from transformers import AutoTokenizer
-
-            self._loaded = AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+            self._loaded = load_tokenizer(self._folder)
         return self._loaded
 
 

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from eyas.data.conversation import Conversation
 from eyas.errors import EyasError
+from eyas.models.chat_prompt import refusals, rendered, require_prompt_text
 
 
 class TemplateUnstable(EyasError):
@@ -28,12 +29,6 @@ class TemplateRewritesAnswer(EyasError):
     """The answer as it stands in the data, or a call in it, does not occur in the rendered text."""
 
     code = "template-rewrites-answer"
-
-
-class TemplateFailed(EyasError):
-    """The template cannot render this conversation."""
-
-    code = "template-failed"
 
 
 _SPLIT = "use `--turns split`: one row for each answer, with the prompt as the target would read it"
@@ -105,24 +100,16 @@ class ChatTemplate:
         """Text of the first `num_turns` turns; `for_generation` adds what precedes the target's answer.
 
         Raises:
-            TemplateFailed: the template refuses (it wants alternating roles, for instance).
+            TemplateFailed: see `models.chat_prompt.rendered`.
         """
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                [dict(message) for message in conversation.messages[:num_turns]],
-                tools=conversation.tools,
-                tokenize=False,
-                add_generation_prompt=for_generation,
-                **self._options,
-            )
-        except _refusals() as error:
-            raise TemplateFailed(
-                "the chat template cannot render a conversation",
-                _where(conversation),
-                f"{type(error).__name__}: {error}",
-                "correct the record, or give the variable that the template wants",
-            ) from error
-        return text
+        return rendered(
+            self._tokenizer,
+            conversation.messages[:num_turns],
+            _where(conversation),
+            tools=conversation.tools,
+            for_generation=for_generation,
+            options=self._options,
+        )
 
     def render_many(
         self, conversations: Sequence[Conversation], lengths: Sequence[int], *, for_generation: bool = False
@@ -136,15 +123,18 @@ class ChatTemplate:
         jobs = list(zip(conversations, lengths, strict=True))
         for same_tools in _runs_of_one_tools(jobs):
             try:
-                texts += self._tokenizer.apply_chat_template(
+                some = self._tokenizer.apply_chat_template(
                     [[dict(message) for message in c.messages[:length]] for c, length in same_tools],
                     tools=same_tools[0][0].tools,
                     tokenize=False,
                     add_generation_prompt=for_generation,
                     **self._options,
                 )
-            except _refusals():  # rendering one by one finds whose it is and says so
-                texts += [self.render(c, length, for_generation=for_generation) for c, length in same_tools]
+            except refusals():  # rendering one by one finds whose it is and says so
+                some = [self.render(c, length, for_generation=for_generation) for c, length in same_tools]
+            for text, (c, _) in zip(some, same_tools, strict=True):
+                require_prompt_text(text, (c.messages, c.tools), _where(c))
+            texts += some
         return texts
 
     def segments(self, conversation: Conversation) -> list[Segment]:
@@ -294,13 +284,6 @@ class ChatTemplate:
             f"{prefix[same : same + 40]!r} became {text[same : same + 40]!r}: no mask over the whole would be exact",
             do,
         )
-
-
-def _refusals() -> tuple[type[Exception], ...]:
-    """What a template's code raises when a conversation is not to its liking."""
-    from jinja2 import TemplateError
-
-    return TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError
 
 
 def _called(call: Any) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 
 from eyas.data.conversation import Conversation, WrittenRow
 from eyas.records.json_lines import json_of
+from eyas.records.tool_descriptions import json_in, tools_of
 
 _SHAREGPT_ROLES: Mapping[str, str] = {
     "human": "user",
@@ -99,7 +100,10 @@ def _one_text(content: Any) -> Any:
 def _as_list(turns: Any) -> Any:
     """A list of turns, where they are written in one of the forms of tables."""
     if isinstance(turns, str):
-        turns = _json_of(turns, "the list of turns")
+        try:
+            turns = json_in(turns, "the list of turns")
+        except ValueError as error:
+            raise FormUnknown(str(error)) from None
     if isinstance(turns, Mapping) and turns and all(isinstance(column, list) for column in turns.values()):
         if len({len(column) for column in turns.values()}) > 1:
             raise FormUnknown("the columns of the turns differ in length")
@@ -137,19 +141,10 @@ def _tool_call(call: Any) -> Any:
 
 
 def _tools(tools: Any) -> Any:
-    """Tool descriptions; some files keep them, or each of them, as a JSON string (SpecForge#738)."""
-    if isinstance(tools, str):
-        tools = _json_of(tools, "`tools`")
-    if isinstance(tools, list):
-        return [_json_of(tool, "a tool") if isinstance(tool, str) else tool for tool in tools] or None
-    return tools or None
-
-
-def _json_of(text: str, what: str) -> Any:
     try:
-        return json_of(text)
-    except (ValueError, RecursionError) as error:
-        raise FormUnknown(f"{what} is a string that is no JSON ({type(error).__name__})") from None
+        return tools_of(tools)
+    except ValueError as error:
+        raise FormUnknown(str(error)) from None
 
 
 def _written(rows: Any) -> list[WrittenRow]:

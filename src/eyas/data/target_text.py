@@ -9,6 +9,7 @@ from eyas.contract.json_file import read_json_object
 from eyas.contract.target_spec import read_target
 from eyas.data.chat_template import ChatTemplate, Tokenizer
 from eyas.errors import EyasError
+from eyas.models.chat_prompt import load_tokenizer
 from eyas.models.stop_ids import stop_ids_of
 from eyas.records import fingerprint
 
@@ -17,12 +18,6 @@ class TemplateMissing(EyasError):
     """The target has no chat template."""
 
     code = "template-missing"
-
-
-class TokenizerUnloadable(EyasError):
-    """The target's folder holds no tokenizer that `transformers` can load."""
-
-    code = "tokenizer-unloadable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,21 +70,6 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
         closing=closing,
         end_ids=end_ids,
     )
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a Hugging Face folder, or `TokenizerUnloadable`."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # files from outside meet a library of others: any kind comes
-        raise TokenizerUnloadable(
-            f"cannot load a tokenizer from {folder}",
-            str(folder),
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            "put the target's tokenizer.json and tokenizer_config.json beside its config.json",
-        ) from error
 
 
 def _end_tokens(folder: Path, tokenizer: Any) -> list[str]:

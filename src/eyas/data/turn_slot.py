@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eyas.data.chat_template import TemplateFailed
 from eyas.data.conversation import Conversation
 from eyas.data.target_text import TargetText
 from eyas.errors import EyasError
+from eyas.models.chat_prompt import TemplateFailed
 
 # Letters only: no template trims, escapes or splits it.
 _MARK = "Qzeyasuserwordsqz"

@@ -4,6 +4,7 @@ One object a line, of one of these kinds:
     {"prompt_ids": [...], "response_ids": [...]}   the target's own greedy continuation
     {"messages": [{"role": ..., "content": ...}]}  a conversation; what follows its last user turn is left out
     {"turns": ["...", ...]}                        a benchmark prompt; only its first turn is asked
+A prompt's `tools` go to the chat template, as in `eyas prepare`.
 `id` names a row (default: file and line), `set` what it is counted under (default: the file's name without suffix).
 """
 
@@ -17,6 +18,7 @@ from eyas.errors import EyasError
 from eyas.records.atomic import write_text
 from eyas.records.json_lines import RecordBroken, json_records
 from eyas.records.rows import HELD_OUT, MANIFEST
+from eyas.records.tool_descriptions import tools_of
 
 _FORM = '{"prompt_ids": [...], "response_ids": [...]}, {"messages": [...]} or {"turns": [...]}'
 
@@ -72,12 +74,14 @@ class EvalPrompt:
     Attributes:
         id, set: as in `EvalRow`.
         messages: ends with a user turn.
+        tools: descriptions of tools for the chat template; None for none.
         had_answer: the data had one behind it, which is left out: text, of nobody knows which model.
     """
 
     id: str
     set: str
     messages: tuple[Mapping[str, str], ...]
+    tools: Any = None
     had_answer: bool = False
 
 
@@ -173,13 +177,15 @@ def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt:
     if "prompt_ids" in record or "response_ids" in record:
         prompt, response = (_ids(record, key, path, line) for key in ("prompt_ids", "response_ids"))
         return EvalRow(**names, prompt_ids=prompt, response_ids=response)
+    tools = _tools(record, path, line)
     if "messages" in record:
         asked = _until_last_user_turn(record["messages"], path, line)
         had_answer = any(message["role"] == "assistant" for message in record["messages"][len(asked) :])
-        return EvalPrompt(id=names["id"], set=names["set"], messages=asked, had_answer=had_answer)
+        return EvalPrompt(id=names["id"], set=names["set"], messages=asked, tools=tools, had_answer=had_answer)
     turns = record.get("turns")
     if isinstance(turns, list) and turns and isinstance(turns[0], str):
-        return EvalPrompt(id=names["id"], set=names["set"], messages=({"role": "user", "content": turns[0]},))
+        asked = ({"role": "user", "content": turns[0]},)
+        return EvalPrompt(id=names["id"], set=names["set"], messages=asked, tools=tools)
     raise _malformed(path, line, f"keys {sorted(record)[:8]} make none of the kinds of row")
 
 
@@ -196,6 +202,13 @@ def _ids(record: Mapping[str, Any], key: str, path: Path, line: int) -> tuple[in
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
         raise _malformed(path, line, f"`{key}` is no list of at least one token id")
     return tuple(ids)
+
+
+def _tools(record: Mapping[str, Any], path: Path, line: int) -> Any:
+    try:
+        return tools_of(record.get("tools"))
+    except ValueError as error:
+        raise _malformed(path, line, str(error)) from error
 
 
 def _until_last_user_turn(messages: Any, path: Path, line: int) -> tuple[Mapping[str, str], ...]:

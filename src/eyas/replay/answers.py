@@ -5,12 +5,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from eyas.contract.json_file import read_json_object
 from eyas.engine.batches.generator import Request
 from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.errors import EyasError
+from eyas.models.chat_prompt import TokenizerUnloadable, load_tokenizer, prompt_ids
 from eyas.models.placement import Placement
 from eyas.models.stop_ids import stop_ids_of
 from eyas.models.target_folder import fingerprint_weights
@@ -39,6 +38,7 @@ def answer_prompts(
 
     Raises:
         TokenizerUnusable: no tokenizer, or one without a chat template.
+        TemplateFailed: the template refuses a prompt.
         BatchMemoryTooSmall: the longest of them does not fit.
     """
     tokenizer = _tokenizer(folder)
@@ -46,9 +46,7 @@ def answer_prompts(
     requests = [
         Request(
             id=str(number),
-            prompt_ids=tuple(
-                tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, return_dict=False)
-            ),
+            prompt_ids=prompt_ids(tokenizer, prompt.messages, prompt.tools, f"row {prompt.id}"),
             max_new_tokens=max_new_tokens,
             stop_ids=stop_ids,
         )
@@ -83,9 +81,9 @@ def _nested_stop_ids(folder: Path) -> frozenset[int]:
 
 def _tokenizer(folder: Path) -> Any:
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise _unusable(folder, str(error).splitlines()[0]) from error
+        tokenizer = load_tokenizer(folder)
+    except TokenizerUnloadable as error:
+        raise _unusable(folder, error.why) from error
     if not tokenizer.chat_template:
         raise _unusable(folder, "its tokenizer has no chat template")
     return tokenizer
