@@ -3,8 +3,7 @@
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -17,18 +16,11 @@ from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
 from eyas.engine.adaptive_counts import Calibration, DepthCounts
 from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Engine, Limits
-from eyas.engine.generation import Generation
-from eyas.engine.running_costs import RunningCosts
 from stub_models import VOCAB, StubDraft, StubTarget, moody_draft, right_draft, wrong_draft
 
 DRAFTS = {"always right": right_draft, "never right": wrong_draft, "sometimes right": moody_draft}
 # A plain step 1 s; one draft costs 0.2 s (reading 0.1), each further one 0.1 s.
 COSTS = CostTable(round_s=(1.0, 1.2, 1.3, 1.4, 1.5), read_s=0.1)
-
-
-def untimed(draft: StubDraft) -> Engine:
-    """Its clock stands still: what rounds take says nothing, and a table stays as it is."""
-    return Engine(StubTarget(), draft, clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize("kind", DRAFTS)
@@ -42,7 +34,7 @@ def test_the_text_is_plain_text(kind: str, prompt: list[int], num: int, wait: in
     adaptive = AdaptiveDepth(COSTS, AdaptiveSettings(first_wait=wait, budget=1.0, trial=2, window=4))
     limits = Limits(max_new_tokens=num)
 
-    text = untimed(DRAFTS[kind]()).generate(prompt, limits, adaptive=adaptive)
+    text = Engine(StubTarget(), DRAFTS[kind]()).generate(prompt, limits, adaptive=adaptive)
 
     assert text.ids == Engine(StubTarget()).generate(prompt, limits).ids
     assert text.acceptance.rounds == len(text.drafted) == len(text.accepted)
@@ -53,7 +45,7 @@ def test_sampled_texts_are_distributed_as_plain_ones_though_the_draft_stops_by_i
     sampling = Sampling(temperature=0.8, top_k=3, seed=5)
     costs = CostTable(round_s=(1.0, 1.25, 1.5, 1.75), read_s=0.05)
     adaptive, rule = AdaptiveDepth(costs, AdaptiveSettings(first_wait=2, budget=1.0)), SampledRule(sampling, drafts)  # type: ignore[arg-type]
-    engine, counts, depths = untimed(moody_draft()), Counter[tuple[int, ...]](), Counter[int]()
+    engine, counts, depths = Engine(StubTarget(), moody_draft()), Counter[tuple[int, ...]](), Counter[int]()
     for _ in range(1200):
         text = engine.generate([1, 2], Limits(max_new_tokens=4), adaptive=adaptive, rule=rule)
         counts[tuple(text.ids)] += 1
@@ -68,7 +60,7 @@ def test_sampled_texts_are_distributed_as_plain_ones_though_the_draft_stops_by_i
 def test_a_draft_that_is_always_right_is_drafted_to_the_full_depth():
     adaptive = AdaptiveDepth(COSTS)
 
-    text = untimed(right_draft()).generate([1, 2], Limits(max_new_tokens=300), adaptive=adaptive)
+    text = Engine(StubTarget(), right_draft()).generate([1, 2], Limits(max_new_tokens=300), adaptive=adaptive)
 
     assert text.drafted[-20:] == [4] * 20
 
@@ -76,7 +68,7 @@ def test_a_draft_that_is_always_right_is_drafted_to_the_full_depth():
 def test_a_draft_that_is_never_right_is_turned_off_and_its_rounds_count():
     adaptive = AdaptiveDepth(COSTS)
 
-    text = untimed(wrong_draft()).generate([1, 2], Limits(max_new_tokens=400), adaptive=adaptive)
+    text = Engine(StubTarget(), wrong_draft()).generate([1, 2], Limits(max_new_tokens=400), adaptive=adaptive)
 
     assert text.drafted.count(0) > 350
     assert text.acceptance.rounds == 399
@@ -93,7 +85,7 @@ def test_while_speculation_is_off_the_draft_is_not_called():
             return super().read(*args)  # type: ignore[arg-type]
 
     draft = Counting(lambda before, last, _: -right_draft()._logits(before, last, 0))
-    untimed(draft).generate([1, 2], Limits(max_new_tokens=400), adaptive=AdaptiveDepth(COSTS))
+    Engine(StubTarget(), draft).generate([1, 2], Limits(max_new_tokens=400), adaptive=AdaptiveDepth(COSTS))
 
     assert 0 < calls < 30
 
@@ -219,92 +211,3 @@ def test_drafted_rounds_of_a_busy_machine_lie_on_a_line_through_their_least_time
 
     assert table.round_s == pytest.approx((1.0, 1.206, 1.302, 1.398, 1.494))
     assert table.read_s == 0.1
-
-
-class Timed:
-    """A model whose passes take time on a clock of their own: `first` seconds, and `row` for each row more."""
-
-    def __init__(self, model: StubTarget | StubDraft, clock: "Clock", first: float, row: float) -> None:
-        self._model, self._clock, self._first, self._row = model, clock, first, row
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(self._model, name)
-        if name not in ("forward", "read", "step"):
-            return call
-
-        def timed(ids: Any, *rest: Any) -> Any:
-            rows = len(ids) if isinstance(ids, Sequence) else 1
-            self._clock.pass_by(self._first + self._row * (rows - 1))
-            return call(ids, *rest)
-
-        return timed
-
-
-class Clock:
-    """Seconds go by when models compute; with other work beside them, thrice as many in every second stretch."""
-
-    def __init__(self, *, is_disturbed: bool = False) -> None:
-        self._now, self._work, self._is_disturbed = 0.0, 0.0, is_disturbed
-
-    def __call__(self) -> float:
-        return self._now
-
-    def pass_by(self, seconds: float) -> None:
-        self._work += seconds
-        self._now += seconds * (3 if self._is_disturbed and self._work % 100 > 50 else 1)
-
-
-def timed_text(draft: StubDraft, costs: CostTable, num: int, clock: Clock) -> Generation:
-    """Its rounds cost what `COSTS` says, whatever `costs` says."""
-    target, timed_draft = Timed(StubTarget(), clock, 1.0, 0.05), Timed(draft, clock, 0.1, 0.0)
-    engine = Engine(target, timed_draft, clock=clock)  # type: ignore[arg-type]
-    return engine.generate([1, 2], Limits(max_new_tokens=num), adaptive=AdaptiveDepth(costs))
-
-
-@pytest.mark.parametrize("is_disturbed", [False, True])
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        (1.0, 3.0, 3.3, 3.6, 3.9),  # the machine was busy while drafted rounds were timed
-        (0.4, 1.2, 1.3, 1.4, 1.5),  # … or while all but plain steps were
-        (1.0, 1.2, 2.2, 3.2, 4.2),  # … the more, the deeper
-        (1.0, 1.2, 1.2, 1.2, 1.2),
-        (1.0, 1.2, 1.3, 1.4, 1.5),
-    ],
-)
-def test_a_table_measured_on_a_busy_machine_is_corrected_by_what_rounds_take(
-    wrong: tuple[float, ...], is_disturbed: bool
-):
-    costs, clock = CostTable(round_s=wrong, read_s=0.1), Clock(is_disturbed=is_disturbed)
-
-    text = timed_text(right_draft(), costs, 700, clock)
-
-    assert statistics.fmean(text.drafted[-60:]) > 3.5, text.drafted
-
-
-@pytest.mark.parametrize("is_disturbed", [False, True])
-def test_plain_steps_that_were_timed_on_a_busy_machine_keep_no_useless_draft_going(is_disturbed: bool):
-    costs, clock = CostTable(round_s=(3.0, 3.0, 3.0, 3.0, 3.0), read_s=0.1), Clock(is_disturbed=is_disturbed)
-
-    text = timed_text(wrong_draft(), costs, 700, clock)
-
-    assert text.drafted[-300:].count(0) > 270
-
-
-def test_a_corrected_table_is_what_rounds_take():
-    running = RunningCosts(CostTable(round_s=(2.0, 2.1, 2.1, 2.1, 2.1), read_s=0.1))
-    for turn in range(40):
-        depth = turn % 5
-        running.saw(depth, 10 * COSTS.round_s[depth], has_read=depth > 0)
-
-    found = running.table.round_s
-    assert [s / found[0] for s in found] == pytest.approx([1.0, 1.2, 1.3, 1.4, 1.5], rel=0.03)
-
-
-def test_drafted_rounds_are_held_against_a_plain_step_from_time_to_time_if_rounds_are_timed():
-    timed = timed_text(right_draft(), COSTS, 700, Clock())
-
-    untimed_ = untimed(right_draft()).generate([1, 2], Limits(max_new_tokens=700), adaptive=AdaptiveDepth(COSTS))
-
-    assert 0.02 < timed.drafted.count(0) / len(timed.drafted) < 0.06  # some more at first, then one of 49
-    assert 0 not in untimed_.drafted

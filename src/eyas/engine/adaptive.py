@@ -14,7 +14,6 @@ from math import ceil
 
 from eyas.engine.adaptive_counts import Calibration, DepthCounts
 from eyas.engine.cost_table import CostTable
-from eyas.engine.running_costs import RunningCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,19 +47,14 @@ class AdaptiveDepth:
     """The choice of depth for one engine; it lives on between texts.
 
     Args:
-        costs: measured on that engine; corrected by the rounds whose seconds `saw` is told.
+        costs: measured on that engine.
         settings: caution.
     """
 
     def __init__(self, costs: CostTable, settings: AdaptiveSettings | None = None) -> None:
-        self._running = RunningCosts(costs)
-        self._switch = Switch(settings or AdaptiveSettings())
+        self.costs = costs
+        self._switch = Switch(costs.plain_s, settings or AdaptiveSettings())
         self._calibration, self._counts = Calibration(), DepthCounts(costs.most)
-
-    @property
-    def costs(self) -> CostTable:
-        """What rounds cost."""
-        return self._running.table
 
     @property
     def most(self) -> int:
@@ -74,7 +68,7 @@ class AdaptiveDepth:
 
     def most_now(self) -> int:
         """Before a round that `wants_another` can end: most drafts; 0 = a plain step, the draft is left alone."""
-        return self.most if self._switch.is_on and not self._running.wants_plain else 0
+        return self.most if self._switch.is_on else 0
 
     def best_now(self) -> int:
         """Before a round whose depth must be known in advance: the depth of most expected tokens a second."""
@@ -88,29 +82,15 @@ class AdaptiveDepth:
         return best[1]
 
     def wants_another(self, confidences: Sequence[float], num_drafted: int) -> bool:
-        """Whether one draft more is expected to gain more than it costs; see `round.WantsAnother`.
-
-        Where rounds are timed, those of a trial draft a token in any case: only then is it seen that a table is wrong.
-        """
-        if self._running.wants_draft:
-            return num_drafted == 0
-        if num_drafted == 0 and self._running.is_timed and self._switch.is_trying:
-            return True
+        """Whether one draft more is expected to gain more than it costs; see `round.WantsAnother`."""
         reached = 1.0
         for confidence in confidences:
             reached *= self._calibration.share(confidence)
         if len(confidences) == num_drafted:  # the next draft's own offer is not there yet
             reached *= self._counts.shares()[num_drafted]
-        return reached >= self._switch.speed * self.costs.of_another(num_drafted) / self.costs.plain_s
+        return reached >= self._switch.speed * self.costs.of_another(num_drafted)
 
-    def saw(
-        self,
-        asked: int,
-        num_drafted: int,
-        num_accepted: int,
-        confidences: Sequence[float] = (),
-        seconds: float | None = None,
-    ) -> None:
+    def saw(self, asked: int, num_drafted: int, num_accepted: int, confidences: Sequence[float] = ()) -> None:
         """Learn from a round.
 
         Args:
@@ -118,25 +98,26 @@ class AdaptiveDepth:
             num_drafted: drafts verified, at most `asked`.
             num_accepted: of them.
             confidences: per draft, if the draft was asked.
-            seconds: that it took, if it was timed, and if the draft read one round's states at most.
         """
-        num_steps = self.costs.of_round(num_drafted, has_read=True) / self.costs.plain_s
-        if seconds:
-            self._running.saw(num_drafted, seconds, has_read=asked > 0)
         if asked == 0:
             self._switch.waited()
             return
         self._counts.saw(num_drafted, num_accepted)
         for depth, confidence in enumerate(confidences[: num_accepted + 1]):
             self._calibration.saw(confidence, was_accepted=depth < num_accepted)
-        self._switch.gained(1 + num_accepted, num_steps)
+        self._switch.gained(1 + num_accepted, self.costs.of_round(num_drafted, has_read=True))
 
 
 class Switch:
-    """Whether speculation is on, by what its rounds gained. Time is counted in plain steps, which gain a token each."""
+    """Whether speculation is on, by what its rounds gained.
 
-    def __init__(self, settings: AdaptiveSettings) -> None:
-        self._settings = settings
+    Args:
+        plain_s: seconds of a plain step.
+        settings: caution.
+    """
+
+    def __init__(self, plain_s: float, settings: AdaptiveSettings) -> None:
+        self._plain_s, self._settings = plain_s, settings
         self.is_on = True
         self._recent: deque[tuple[int, float]] = deque(maxlen=settings.window)
         self._num_failed = self._num_waited = self._wait = 0
@@ -144,21 +125,17 @@ class Switch:
 
     @property
     def speed(self) -> float:
-        """Tokens per plain step's time to beat: of the last drafted rounds, at least 1, that of plain decoding."""
-        return 1.0 if self.is_trying else max(1.0, self._speed())
+        """Tokens per second to beat: of the last drafted rounds, at least that of plain decoding."""
+        plain = 1 / self._plain_s
+        return plain if len(self._recent) < self._settings.trial else max(plain, self._speed())
 
-    @property
-    def is_trying(self) -> bool:
-        """It is on, and too few rounds have shown what it gains."""
-        return len(self._recent) < self._settings.trial
-
-    def gained(self, num_tokens: int, num_steps: float) -> None:
-        """A drafted round is over, in the time of so many plain steps."""
+    def gained(self, num_tokens: int, seconds: float) -> None:
+        """A drafted round is over."""
         if not self.is_on:  # launched before it was turned off
             return
-        self._recent.append((num_tokens, num_steps))
+        self._recent.append((num_tokens, seconds))
         most = self._settings.most_gained
-        self._balance = min(most, max(-most, self._balance + num_tokens - num_steps))
+        self._balance = min(most, max(-most, self._balance + num_tokens - seconds / self._plain_s))
         lost, is_full = self._lost_steps(), len(self._recent) == self._settings.window
         if lost > (0 if is_full else self._settings.most_lost):
             self._turn_off(lost)
@@ -173,7 +150,7 @@ class Switch:
 
     def _lost_steps(self) -> float:
         """Plain steps that the last drafted rounds' time would have been, beyond the tokens that they gained."""
-        return sum(steps for _, steps in self._recent) - sum(tokens for tokens, _ in self._recent)
+        return sum(s for _, s in self._recent) / self._plain_s - sum(n for n, _ in self._recent)
 
     def _turn_off(self, lost: float) -> None:
         settings = self._settings
@@ -185,4 +162,4 @@ class Switch:
         self._recent.clear()
 
     def _speed(self) -> float:
-        return sum(tokens for tokens, _ in self._recent) / sum(steps for _, steps in self._recent)
+        return sum(n for n, _ in self._recent) / sum(s for _, s in self._recent)

@@ -42,20 +42,9 @@ class CostTable:
         entry; a line through all drafted depths is surer.
         """
         plain, *drafted = map(min, round_s)
-        return cls.on_a_line(plain, [(k, s, 1) for k, s in enumerate(drafted, 1)], len(drafted), min(read_s))
-
-    @classmethod
-    def on_a_line(
-        cls, plain_s: float, drafted: Sequence[tuple[int, float, float]], most: int, read_s: float
-    ) -> "CostTable":
-        """Drafted rounds on the least-squares line through (depth, seconds, weight)."""
-        total = sum(weight for *_, weight in drafted)
-        middle = sum(weight * k for k, _, weight in drafted) / total
-        mean = sum(weight * s for _, s, weight in drafted) / total
-        spread = sum(weight * (k - middle) ** 2 for k, _, weight in drafted)
-        slope = sum(weight * (k - middle) * (s - mean) for k, s, weight in drafted) / spread if spread else 0.0
-        line = (mean + max(0.0, slope) * (k - middle) for k in range(1, most + 1))
-        return cls(round_s=tuple(accumulate((plain_s, *line), max)), read_s=read_s)
+        slope, start = _line(drafted)
+        straight = (plain, *(start + slope * k for k in range(1, len(drafted) + 1)))
+        return cls(round_s=tuple(accumulate(straight, max)), read_s=min(read_s))
 
     @property
     def most(self) -> int:
@@ -104,3 +93,13 @@ def measure_costs(target: Target, draft: Draft, ids: Sequence[int], most: int, c
         position.catch_up(draft)
         reads.append(clock() - started)
     return CostTable.of_noisy_samples(samples, reads)
+
+
+def _line(values: Sequence[float]) -> tuple[float, float]:
+    """Slope (not below 0) and start of the least-squares line through values at 1, 2, …"""
+    num = len(values)
+    middle, mean = (num + 1) / 2, sum(values) / num
+    spread = sum((k - middle) ** 2 for k in range(1, num + 1))
+    slope = sum((k - middle) * v for k, v in enumerate(values, 1)) / spread if spread else 0.0
+    slope = max(0.0, slope)
+    return slope, mean - slope * middle

@@ -193,12 +193,10 @@ class Engine:
     ) -> Round:
         if adaptive is None:
             return play(self.target, draft, rule, position, num_draft_tokens)
-        asked, wants = adaptive.most_now(), adaptive.wants_another
-        is_usual = asked == 0 or len(position.unread) <= 1  # else the draft first reads all that it has missed
-        started = self.clock()
+        asked = adaptive.most_now()
+        wants = adaptive.wants_another
         gained = play(self.target, draft, rule, position, asked, wants_another=wants, is_lazy=True)
-        seconds = self.clock() - started if is_usual else None
-        adaptive.saw(asked, gained.num_draft_tokens, gained.num_accepted_drafts, gained.confidences, seconds)
+        adaptive.saw(asked, gained.num_draft_tokens, gained.num_accepted_drafts, gained.confidences)
         return gained
 
     def _checked(self, prompt_ids: Sequence[int], num_draft_tokens: int, least: int = 0) -> tuple[int, ...]:
