@@ -69,7 +69,7 @@ class DemoStepFailed(EyasError):
 def demo(*, config: Annotated[DemoConfig, Parameter(name="*")] = DemoConfig(), json: JsonFlag = False) -> int:
     """The main job, end to end, on a real target and a real draft: prepare, train, eval, check, convert, bench, report.
 
-    Runs the same commands that you would type and prints each, under nine minutes on two quiet cores once installed.
+    Runs the same commands that you would type and prints each: three minutes on two quiet cores, eight on busy ones.
     The draft that ships with eyas is checked, converted, evaluated and raced; a second one is trained for two minutes
     on the CPU and evaluated beside it. Ends with one page: demo-run/report.html.
     """
