@@ -71,6 +71,7 @@ def test_a_targets_dump_gives_the_same_target(tmp_path: Path):
         ("tensors", {"a": {"dtype": "X", "shape": [1]}}),
         ("tensors", {"a\x1b": {"dtype": "F32", "shape": [1]}}),
         ("tensors", []),
+        ("tensors", {}),  # its maps are of none
         ("int_maps", {"d2t": {}}),
         ("metadata", {"a": 1}),
         ("files", "a"),

@@ -66,6 +66,8 @@ def checkpoint_of_dump(document: Mapping[str, Any], where: str) -> Checkpoint:
     for key in ("metadata", "hashes"):
         if not all(isinstance(value, str) for value in parts[key].values()):
             raise _invalid(where, f"{key!r} is not a map of strings")
+    if strays := sorted(parts["int_maps"].keys() - parts["tensors"].keys()):
+        raise _invalid(where, f"int map {strays[0][:80]!r} is of no tensor that it lists")
     return Checkpoint(
         where=where,
         kind="dump",
