@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from eyas.cli.target_option import cache_folder
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.decode.accept_length import pooled
 from eyas.engine.adaptive import AdaptiveDepth
 from eyas.engine.captured.adaptive import AdaptiveRounds

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from eyas.contract.draft_spec import DraftSpec, Rope
+from eyas.contract.spec.draft_spec import DraftSpec, Rope
 from eyas.decode.accept_length import pooled
 from eyas.engine.captured.engine import FastEngine
 from eyas.engine.captured.open import triton_ops

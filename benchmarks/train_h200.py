@@ -220,7 +220,7 @@ def make_target(args: argparse.Namespace) -> Any:
 
 
 def make_draft(args: argparse.Namespace, target: Any) -> Any:
-    from eyas.contract.draft_spec import DraftSpec, Rope
+    from eyas.contract.spec.draft_spec import DraftSpec, Rope
     from eyas.models.draft import Eagle3Draft
     from eyas.train.initialise import initialise
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eyas import api
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.models.save_draft import save_draft
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.shipped import draft_folder

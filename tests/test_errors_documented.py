@@ -10,7 +10,7 @@ SOURCE = REPO / "src" / "eyas"
 
 
 def codes_of(source: str) -> set[str]:
-    """Codes of error classes (`code = "..."` in a class body) and of findings (`Finding(code="...")`)."""
+    """Codes of error classes (`code = "..."` in a class body) and of findings (`Diagnostic(code="...")`)."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ClassDef):
@@ -18,7 +18,7 @@ def codes_of(source: str) -> set[str]:
                 targets = item.targets if isinstance(item, ast.Assign) else []
                 if any(isinstance(t, ast.Name) and t.id == "code" for t in targets):
                     found |= {item.value.value} if isinstance(item.value, ast.Constant) else set()
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Finding":
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Diagnostic":
             found |= {k.value.value for k in node.keywords if k.arg == "code" and isinstance(k.value, ast.Constant)}
     return found
 
@@ -40,5 +40,5 @@ def test_no_heading_stands_twice():
 
 
 def test_the_search_for_codes_finds_both_kinds():
-    source = 'class A(EyasError):\n    code = "one"\nFinding(code="two", severity="note")\n'
+    source = 'class A(EyasError):\n    code = "one"\nDiagnostic(code="two", severity="note")\n'
     assert codes_of(source) == {"one", "two"}

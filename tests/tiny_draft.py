@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from eyas.contract.draft_spec import DraftSpec, Mla, Rope
+from eyas.contract.spec.draft_spec import DraftSpec, Mla, Rope
 from eyas.models.draft import Eagle3Draft
 
 VOCAB, DRAFT_VOCAB, TARGET_HIDDEN, NUM_AUX = 40, 24, 16, 3

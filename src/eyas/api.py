@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 from eyas.errors import EyasError as _EyasError
 
 if TYPE_CHECKING:
-    from eyas.contract.check import CheckOptions as CheckOptions
-    from eyas.contract.check import check as check
-    from eyas.contract.conversion_apply import apply_conversion as apply_conversion
-    from eyas.contract.conversion_plan import plan_conversion as plan_conversion
+    from eyas.contract.check.check import CheckOptions as CheckOptions
+    from eyas.contract.check.check import check as check
+    from eyas.contract.convert.conversion_apply import apply_conversion as apply_conversion
+    from eyas.contract.convert.conversion_plan import plan_conversion as plan_conversion
     from eyas.contract.dialects.registry import dialect_named as dialect_named
-    from eyas.contract.draft_spec import DraftSpec as DraftSpec
     from eyas.contract.engines.version import parse_engine as parse_engine
-    from eyas.contract.open_draft import open_draft as open_draft
-    from eyas.contract.read_checkpoint import read_checkpoint as read_checkpoint
-    from eyas.contract.read_draft import read_draft as read_draft
-    from eyas.contract.target_spec import read_target as read_target
+    from eyas.contract.files.read_checkpoint import read_checkpoint as read_checkpoint
+    from eyas.contract.reading.open_draft import open_draft as open_draft
+    from eyas.contract.reading.read_draft import read_draft as read_draft
+    from eyas.contract.spec.draft_spec import DraftSpec as DraftSpec
+    from eyas.contract.spec.target_spec import read_target as read_target
     from eyas.data.prepare import prepare as prepare
     from eyas.data.prepare_config import PrepareConfig as PrepareConfig
     from eyas.decode.accept_length import Acceptance as Acceptance
@@ -73,10 +73,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "Acceptance": "eyas.decode.accept_length",
     "BatchPair": "eyas.engine.batches.speculate",
-    "CheckOptions": "eyas.contract.check",
+    "CheckOptions": "eyas.contract.check.check",
     "Completion": "eyas.engine.batches.generator",
     "DraftShape": "eyas.train.draft_shape",
-    "DraftSpec": "eyas.contract.draft_spec",
+    "DraftSpec": "eyas.contract.spec.draft_spec",
     "Eagle3Draft": "eyas.models.draft",
     "Engine": "eyas.engine.engine",
     "EvalConfig": "eyas.replay.eval_config",
@@ -94,27 +94,27 @@ _HOMES = {
     "TrainRequest": "eyas.train.request",
     "dialect_named": "eyas.contract.dialects.registry",
     "parse_engine": "eyas.contract.engines.version",
-    "apply_conversion": "eyas.contract.conversion_apply",
-    "check": "eyas.contract.check",
+    "apply_conversion": "eyas.contract.convert.conversion_apply",
+    "check": "eyas.contract.check.check",
     "evaluate": "eyas.replay.evaluate",
     "evaluate_on_probe": "eyas.replay.evaluate",
     "infer_switches": "eyas.replay.infer",
     "load_draft": "eyas.models.load_draft",
     "make_probe": "eyas.replay.probe_pack",
     "open_batch_pair": "eyas.engine.batches.speculate",
-    "open_draft": "eyas.contract.open_draft",
+    "open_draft": "eyas.contract.reading.open_draft",
     "open_engine": "eyas.engine.open_engine",
     "place": "eyas.models.placement",
     "PackStates": "eyas.replay.probe_pack",
-    "plan_conversion": "eyas.contract.conversion_plan",
+    "plan_conversion": "eyas.contract.convert.conversion_plan",
     "plan_train": "eyas.train.preflight",
     "predict": "eyas.replay.predict",
     "prepare": "eyas.data.prepare",
-    "read_checkpoint": "eyas.contract.read_checkpoint",
-    "read_draft": "eyas.contract.read_draft",
+    "read_checkpoint": "eyas.contract.files.read_checkpoint",
+    "read_draft": "eyas.contract.reading.read_draft",
     "read_eval_rows": "eyas.records.eval_rows",
     "read_probe": "eyas.replay.probe_pack",
-    "read_target": "eyas.contract.target_spec",
+    "read_target": "eyas.contract.spec.target_spec",
     "replay": "eyas.replay.replay",
     "resolve_target": "eyas.models.target_folder",
     "save_draft": "eyas.models.save_draft",

@@ -9,7 +9,7 @@ import torch
 from eyas.bench.arm import BenchPrompt
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.bench_engine import bench_engine, rounds_for, say_beyond_context
-from eyas.contract.read_checkpoint import CheckpointNotFound
+from eyas.contract.files.read_checkpoint import CheckpointNotFound
 from eyas.replay.replay import RowOutsideVocabulary
 from eyas.talk import Silent
 from tiny_checkpoints import VOCAB, write_draft, write_target

@@ -8,7 +8,7 @@ import pytest
 from eyas.chat.chat_config import ChatConfig
 from eyas.chat.open_chat import open_chat
 from eyas.chat.session import ChatSession
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.models.save_draft import save_draft
 from eyas.talk import Silent
 from tiny_draft import tiny_draft

@@ -87,7 +87,7 @@ def test_ctrl_c_inside_a_command_is_told_and_ends_with_130(
     def interrupted(path: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eyas.contract.read_checkpoint.read_checkpoint", interrupted)
+    monkeypatch.setattr("eyas.contract.files.read_checkpoint.read_checkpoint", interrupted)
     assert main(["header", "x", "--json"]) == 130
     shown = capsys.readouterr()
     assert "run the same command again" in shown.err

@@ -20,7 +20,7 @@ from eyas.cli import chat as chat_command
 from eyas.cli.app import main
 from eyas.cli.chat_loop import talk_on
 from eyas.cli.chat_screen import ChatScreen
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.engine.engine import Engine
 from eyas.models.save_draft import save_draft
 from eyas.talk import Silent

@@ -105,7 +105,7 @@ def test_an_output_that_is_there_is_kept_unless_replace(tmp_path: Path, capsys: 
 def test_no_room_is_said_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("eyas.contract.conversion_apply.free_bytes_missing", lambda plan, out: 5_000_000)
+    monkeypatch.setattr("eyas.contract.convert.conversion_apply.free_bytes_missing", lambda plan, out: 5_000_000)
     assert main(["convert", str(write_draft(tmp_path / "draft")), str(tmp_path / "out"), "--to", "sglang"]) == 3
     assert "5 MB are missing" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

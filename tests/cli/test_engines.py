@@ -3,7 +3,8 @@
 import json
 
 from eyas.cli.app import main
-from eyas.contract.engines import sglang, vllm
+from eyas.contract.engines.sglang import load_rules as sglang
+from eyas.contract.engines.vllm import load_rules as vllm
 
 
 def test_every_rule_set_is_listed_with_its_source(capsys):

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from eyas.cli.app import main
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.decode.accept_length import Acceptance
 from eyas.models.save_draft import save_draft
 from eyas.replay.eval_config import EvalConfig, EvalConfigInvalid

@@ -7,7 +7,7 @@ import pytest
 
 from contract.drafts import write_draft
 from eyas.cli.app import main
-from eyas.contract.read_checkpoint import read_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint
 
 
 def test_the_printed_document_reads_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

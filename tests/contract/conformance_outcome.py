@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from eyas.contract.layer_ids import default_boundaries
-from eyas.contract.ledger import Ledger
+from eyas.contract.engines.loading.ledger import Ledger
+from eyas.contract.spec.layer_ids import default_boundaries
 
 # the loader itself is run, not the launch: what the target's hook or the first forward pass would stop is out of reach
 _AFTER_LOADING = ("aux-count", "target-hook-missing", "target-hidden-size", "target-head-quantised")

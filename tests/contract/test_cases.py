@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from cases_builder import matches, write_case
 
-from eyas.contract.check import check
-from eyas.contract.engines.judge import judge
+from eyas.contract.check.check import check
+from eyas.contract.engines.loading.judge import judge
 from eyas.contract.engines.version import parse_engine
-from eyas.contract.finding import SEVERITIES
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.read_draft import read_draft
-from eyas.contract.target_checkpoint import read_target_checkpoint
-from eyas.contract.target_spec import target_spec
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.reading.read_draft import read_draft
+from eyas.contract.spec.target_spec import target_spec
+from eyas.diagnostic import SEVERITIES
 
 OWN = Path(__file__).parent / "cases"
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "cases"

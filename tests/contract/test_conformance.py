@@ -8,10 +8,10 @@ import damage_matrix
 import pytest
 from conformance_outcome import disagreements
 
-from eyas.contract.check import check
+from eyas.contract.check.check import check
 from eyas.contract.engines.version import parse_engine
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.files.target_checkpoint import read_target_checkpoint
 
 RECORDED = sorted((Path(__file__).parent / "conformance").glob("*.json"))
 

@@ -21,7 +21,7 @@ from contract.drafts import (
     write_folder,
     write_target,
 )
-from eyas.contract.conversion import (
+from eyas.contract.convert.conversion import (
     ConversionNeedsWeights,
     ConversionOfDamage,
     ConversionPlan,
@@ -29,15 +29,15 @@ from eyas.contract.conversion import (
     Fix,
     FixUnproven,
 )
-from eyas.contract.conversion_apply import Converted, apply_conversion
-from eyas.contract.conversion_plan import plan_conversion
+from eyas.contract.convert.conversion_apply import Converted, apply_conversion
+from eyas.contract.convert.conversion_plan import plan_conversion
 from eyas.contract.dialects.registry import DIALECTS, dialect_named
-from eyas.contract.draft_findings import draft_findings
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.finding import SEVERITIES
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.read_draft import read_draft
-from eyas.contract.target_spec import read_target
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.reading.draft_findings import draft_findings
+from eyas.contract.reading.read_draft import read_draft
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import read_target
+from eyas.diagnostic import SEVERITIES
 from eyas.talk import Silent
 
 WRITABLE = tuple(dialect.name for dialect in DIALECTS if dialect.write is not None)
@@ -375,7 +375,7 @@ def test_a_permuted_full_vocabulary_is_a_loss_where_there_is_no_map(tmp_path: Pa
 
 
 def test_a_dump_has_no_weights_to_convert(tmp_path: Path):
-    from eyas.contract.header_dump import dump_document
+    from eyas.contract.files.header_dump import dump_document
 
     (tmp_path / "x.json").write_text(json.dumps(dump_document(read_checkpoint(write_draft(tmp_path / "s")))))
     with pytest.raises(ConversionNeedsWeights):

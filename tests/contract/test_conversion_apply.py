@@ -13,11 +13,11 @@ import pytest
 
 from contract.drafts import DraftBuild, flat_config, shapes, tensors, with_changes, write_draft, write_target
 from contract.test_conversion import content, convert, planned
-from eyas.contract.checkpoint import DTYPE_BITS
-from eyas.contract.conversion import AuditFailed, PlannedTensor, SourceChanged, SourceRange
-from eyas.contract.conversion_apply import apply_conversion
-from eyas.contract.conversion_audit import audit_tensor
-from eyas.contract.write_torch_bin import BinDtypeUnwritable, write_torch_bin
+from eyas.contract.convert.conversion import AuditFailed, PlannedTensor, SourceChanged, SourceRange
+from eyas.contract.convert.conversion_apply import apply_conversion
+from eyas.contract.convert.conversion_audit import audit_tensor
+from eyas.contract.convert.write_torch_bin import BinDtypeUnwritable, write_torch_bin
+from eyas.contract.files.checkpoint import DTYPE_BITS
 from eyas.records.atomic import OutputExists, WriteFailed
 from eyas.talk import Silent
 
@@ -127,7 +127,7 @@ def test_kill_9_in_the_middle_leaves_nothing_half_written(tmp_path: Path):
     source = write_draft(tmp_path / "s")
     # the child stops inside its third tensor, as if the disk were slow, and is killed there
     setup = (
-        "import eyas.contract.write_safetensors as w, time\n"
+        "import eyas.contract.convert.write_safetensors as w, time\n"
         "real, count = w.write_tensor, [0]\n"
         "def slow(*a):\n"
         "    count[0] += 1\n"

@@ -1,6 +1,6 @@
 import shlex
 
-from eyas.contract.convert_command import convert_command, draft_folder
+from eyas.contract.spec.convert_command import convert_command, draft_folder
 
 
 def test_a_path_with_a_space_stays_one_argument():

@@ -6,9 +6,9 @@ import pytest
 
 from contract.drafts import write_draft, write_target
 from contract.test_conversion import BUILDS, HOLDS, convert
-from eyas.contract.check import check
+from eyas.contract.check.check import check
 from eyas.contract.engines.version import parse_engine
-from eyas.contract.read_checkpoint import read_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint
 
 GOALS = {
     "sglang": ("sglang==0.5.23",),

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from eyas.contract import tensor_sample
-from eyas.contract.check import CheckOptions, check
+from eyas.contract.check.check import CheckOptions, check
 from eyas.contract.engines.version import parse_engine
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.target_checkpoint import read_target_checkpoint
+from eyas.contract.files import tensor_sample
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.files.target_checkpoint import read_target_checkpoint
 
 H, VOCAB, DRAFT_VOCAB = 64, 256, 96
 LAYER = "midlayer"

@@ -17,14 +17,14 @@ from contract.drafts import (
     write_folder,
     write_target,
 )
-from eyas.contract.config_reader import DraftConfigIncomplete
 from eyas.contract.dialects.registry import DialectUnknown, NotADraft, dialect_named
-from eyas.contract.draft_findings import draft_findings
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.finding import SEVERITIES
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.read_draft import read_draft
-from eyas.contract.target_spec import read_target
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.reading.draft_findings import draft_findings
+from eyas.contract.reading.read_draft import read_draft
+from eyas.contract.spec.config_reader import DraftConfigIncomplete
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.target_spec import read_target
+from eyas.diagnostic import SEVERITIES
 
 
 def errors(reading: DraftReading, **kwargs: Any) -> list[str]:

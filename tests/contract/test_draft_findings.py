@@ -18,14 +18,14 @@ from contract.drafts import (
     write_folder,
     write_target,
 )
-from eyas.contract.draft_findings import draft_findings
-from eyas.contract.finding import SEVERITIES, Finding
-from eyas.contract.header_dump import dump_document
-from eyas.contract.open_draft import DraftDamaged, DraftWithoutWeights, open_draft
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.read_draft import read_draft
-from eyas.contract.safetensors_header import FileTruncated
-from eyas.contract.target_spec import read_target
+from eyas.contract.files.header_dump import dump_document
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.files.safetensors_header import FileTruncated
+from eyas.contract.reading.draft_findings import draft_findings
+from eyas.contract.reading.open_draft import DraftDamaged, DraftWithoutWeights, open_draft
+from eyas.contract.reading.read_draft import read_draft
+from eyas.contract.spec.target_spec import read_target
+from eyas.diagnostic import SEVERITIES, Diagnostic
 
 BUILD = DraftBuild()
 Tensors = dict[str, tuple[str, tuple[int, ...], bytes]]
@@ -39,12 +39,12 @@ def damaged(folder: Path, damage: Damage, build: DraftBuild = BUILD) -> Path:
     return write_folder(folder, config, found)
 
 
-def findings(folder: Path, target: Path | None = None) -> list[Finding]:
+def findings(folder: Path, target: Path | None = None) -> list[Diagnostic]:
     spec = read_target(target) if target else None
     return draft_findings(read_draft(read_checkpoint(folder), spec), spec)
 
 
-def serious(found: list[Finding]) -> dict[str, str]:
+def serious(found: list[Diagnostic]) -> dict[str, str]:
     return {f.code: f.severity for f in found if SEVERITIES.index(f.severity) >= SEVERITIES.index("warning")}
 
 

@@ -16,13 +16,13 @@ import pytest
 from contract.drafts import DraftBuild, flat_config, safetensors_bytes, target_config, tensors
 from contract.test_dialects import modelopt_config, speculators_config
 from contract.test_torch_bin_header import state_dict, tensor
-from eyas.contract.conversion_plan import plan_conversion
+from eyas.contract.convert.conversion_plan import plan_conversion
 from eyas.contract.dialects.registry import DIALECTS
-from eyas.contract.draft_findings import draft_findings
-from eyas.contract.header_dump import dump_document
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.read_draft import read_draft
-from eyas.contract.target_spec import target_spec
+from eyas.contract.files.header_dump import dump_document
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.reading.draft_findings import draft_findings
+from eyas.contract.reading.read_draft import read_draft
+from eyas.contract.spec.target_spec import target_spec
 from eyas.errors import EyasError
 
 HOSTILE: list[Any] = [

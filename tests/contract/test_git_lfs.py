@@ -6,8 +6,8 @@ import pytest
 
 from contract.drafts import write_draft
 from eyas.cli.app import main
-from eyas.contract.git_lfs import GitLfsPointer
-from eyas.contract.read_checkpoint import read_checkpoint
+from eyas.contract.files.git_lfs import GitLfsPointer
+from eyas.contract.files.read_checkpoint import read_checkpoint
 
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22e\nsize 12345\n"
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from contract.drafts import TARGET_LAYERS, DraftBuild, write_draft, write_target
-from eyas.contract.draft_findings import draft_findings
-from eyas.contract.header_dump import DumpInvalid, dump_document
-from eyas.contract.read_checkpoint import CheckpointEmpty, read_checkpoint
-from eyas.contract.read_draft import read_draft
-from eyas.contract.target_spec import read_target
+from eyas.contract.files.header_dump import DumpInvalid, dump_document
+from eyas.contract.files.read_checkpoint import CheckpointEmpty, read_checkpoint
+from eyas.contract.reading.draft_findings import draft_findings
+from eyas.contract.reading.read_draft import read_draft
+from eyas.contract.spec.target_spec import read_target
 
 
 def dump(path: Path, out: Path) -> Path:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.contract.layer_ids import (
+from eyas.contract.spec.layer_ids import (
     LayerIds,
     LayerIdsUnwritable,
     default_boundaries,

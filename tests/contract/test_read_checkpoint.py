@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from contract.drafts import DraftBuild, draft_ids, safetensors_bytes, tensors, write_draft, write_folder
-from eyas.contract.int_map import IntMapUnreadable
-from eyas.contract.json_file import FileUnreadable, JsonDuplicateKey, JsonInvalid, JsonTooLarge, read_json
-from eyas.contract.read_checkpoint import (
+from eyas.contract.files.int_map import IntMapUnreadable
+from eyas.contract.files.json_file import FileUnreadable, JsonDuplicateKey, JsonInvalid, JsonTooLarge, read_json
+from eyas.contract.files.read_checkpoint import (
     CheckpointEmpty,
     CheckpointNotFound,
     IndexedTensorMissing,
     TensorTwice,
     read_checkpoint,
 )
-from eyas.contract.weight_files import IndexInvalid, PathEscape, ShardMissing
+from eyas.contract.files.weight_files import IndexInvalid, PathEscape, ShardMissing
 
 
 def shard(folder: Path, **changes: str) -> Path:

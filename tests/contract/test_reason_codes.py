@@ -12,12 +12,12 @@ MAKERS = {"_damage", "_finding", "_note", "_refused", "_stops", "crash"}
 
 def _codes() -> set[str]:
     found: set[str] = set()
-    for path in [*CONTRACT.glob("engines/*.py"), CONTRACT / "deep.py", CONTRACT / "engine_findings.py"]:
+    for path in CONTRACT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue
             name = getattr(node.func, "id", "")
-            values = [k.value for k in node.keywords if k.arg == "code"] if name in ("Reason", "Finding") else []
+            values = [k.value for k in node.keywords if k.arg == "code"] if name in ("Reason", "Diagnostic") else []
             values += node.args[:1] if name in MAKERS else []
             found |= {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
     return found

@@ -10,10 +10,10 @@ import pytest
 
 from contract.drafts import DraftBuild, flat_config, sglang_name, tensors, write_draft, write_folder, write_target
 from eyas.cli.app import main
-from eyas.contract.check import check
+from eyas.contract.check.check import check
 from eyas.contract.engines.version import parse_engine
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.renames import Rename, RenameInvalid, parse_rename, renamed, shared_prefix
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.spec.renames import Rename, RenameInvalid, parse_rename, renamed, shared_prefix
 
 ENGINES = ["sglang==0.5.9", "sglang==0.5.23", "vllm==0.33.0"]
 

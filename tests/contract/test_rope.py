@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.contract.draft_spec import Rope
-from eyas.contract.rope import read_rope, write_rope
+from eyas.contract.spec.draft_spec import Rope
+from eyas.contract.spec.rope import read_rope, write_rope
 
 YARN = {"rope_type": "yarn", "factor": 32.0, "original_max_position_embeddings": 4096, "beta_fast": 32.0}
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from contract.drafts import safetensors_bytes
-from eyas.contract.json_file import FileUnreadable, JsonDuplicateKey, JsonInvalid
-from eyas.contract.safetensors_header import (
+from eyas.contract.files.json_file import FileUnreadable, JsonDuplicateKey, JsonInvalid
+from eyas.contract.files.safetensors_header import (
     FileTrailingData,
     FileTruncated,
     HeaderBeyondFile,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from eyas.contract.engines.loading.target_hooks import known_targets, target_hook
 from eyas.contract.engines.version import parse_engine
-from eyas.contract.target_hooks import known_targets, target_hook
 
 
 def _hook(engine, architecture):

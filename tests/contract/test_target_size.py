@@ -1,6 +1,6 @@
-from eyas.contract.checkpoint import TensorInfo
-from eyas.contract.target_size import size_of_tensors
-from eyas.contract.target_spec import TargetSpec
+from eyas.contract.files.checkpoint import TensorInfo
+from eyas.contract.spec.target_size import size_of_tensors
+from eyas.contract.spec.target_spec import TargetSpec
 
 
 def target(**text_config: object) -> TargetSpec:

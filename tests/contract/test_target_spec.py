@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from contract.drafts import target_config, write_target
-from eyas.contract.read_checkpoint import CheckpointNotFound
-from eyas.contract.target_embedding import TargetEmbedding, find_target_embedding
-from eyas.contract.target_spec import TargetConfigIncomplete, TargetSpec, read_target
+from eyas.contract.convert.target_embedding import TargetEmbedding, find_target_embedding
+from eyas.contract.files.read_checkpoint import CheckpointNotFound
+from eyas.contract.spec.target_spec import TargetConfigIncomplete, TargetSpec, read_target
 
 
 def target(tmp_path: Path, config: dict[str, Any]) -> TargetSpec:

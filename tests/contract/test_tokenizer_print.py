@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from contract.drafts import write_draft, write_target
-from eyas.contract.check import check
-from eyas.contract.header_dump import dump_document
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.target_checkpoint import read_target_checkpoint
-from eyas.contract.target_spec import read_target
-from eyas.contract.tokenizer_print import tokenizer_fingerprint
+from eyas.contract.check.check import check
+from eyas.contract.files.header_dump import dump_document
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.tokenizer_print import tokenizer_fingerprint
+from eyas.contract.spec.target_spec import read_target
 
 DOCUMENT: dict[str, Any] = {
     "version": "1.0",

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from eyas.contract.restricted_pickle import PickleInvalid, PickleRunsCode, read_state_dict
-from eyas.contract.torch_bin_header import (
+from eyas.contract.files.restricted_pickle import PickleInvalid, PickleRunsCode, read_state_dict
+from eyas.contract.files.torch_bin_header import (
     BinBigEndian,
     BinRecordMissing,
     BinTensorBounds,
     BinTensorName,
     read_torch_bin_header,
 )
-from eyas.contract.zip_records import BinDirectoryInvalid, BinNotZip, read_zip_records
+from eyas.contract.files.zip_records import BinDirectoryInvalid, BinNotZip, read_zip_records
 
 STORAGE = b"ctorch\nFloatStorage\n"
 

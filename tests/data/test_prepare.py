@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from byte_tokenizer import CHATML, THINKING, save_target_with
-from eyas.contract.json_file import JsonInvalid
+from eyas.contract.files.json_file import JsonInvalid
 from eyas.data.prepare import ConfigInvalid, MaskUseless, PrepareConfig, prepare
 from eyas.data.read_conversations import DataMissing
 from eyas.data.row_store import Rows

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from eyas.contract.safetensors_header import FileTruncated
+from eyas.contract.files.safetensors_header import FileTruncated
 from eyas.engine.block_stack import CacheTooLarge
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import FAMILIES, LlamaWeights, fuse_llama, read_llama, sliding_window, why_not_fast

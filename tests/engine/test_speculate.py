@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eyas.contract.read_checkpoint import CheckpointNotFound
+from eyas.contract.files.read_checkpoint import CheckpointNotFound
 from eyas.decode.sampling import Sampling
 from eyas.engine.batches.draft import draft_bytes_per_position
 from eyas.engine.batches.generator import BatchGenerator, Request

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from eyas.contract.draft_spec import Mla
+from eyas.contract.spec.draft_spec import Mla
 from eyas.decode.tree_shape import TreeUnsupported
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft
 from eyas.engine.llama_target import LlamaTarget

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import torch
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.engine.llama_weights import BlockWeights, LlamaShape, LlamaWeights
 from eyas.models.draft import Eagle3Draft
 

@@ -3,7 +3,7 @@ import torch
 from transformers import DeepseekV3Config
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3Attention, DeepseekV3RotaryEmbedding
 
-from eyas.contract.draft_spec import Mla, Rope
+from eyas.contract.spec.draft_spec import Mla, Rope
 from eyas.models.attention import ttt_attention
 from tiny_draft import tiny_draft
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eyas.contract.git_lfs import GitLfsPointer
-from eyas.contract.json_file import FileUnreadable
+from eyas.contract.files.git_lfs import GitLfsPointer
+from eyas.contract.files.json_file import FileUnreadable
 from eyas.errors import EnvironmentMissing
 from eyas.models.hub_snapshot import download_command, hub_headers
 from eyas.models.target_folder import (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from eyas.contract.safetensors_header import HeaderInvalid, read_safetensors_header
+from eyas.contract.files.safetensors_header import HeaderInvalid, read_safetensors_header
 from eyas.models.target_folder import fingerprint_weights
 
 NAMES = [f"model.layers.{i}.{kind}.weight" for i in range(40) for kind in ("q_proj", "up_proj")]

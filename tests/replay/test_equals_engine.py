@@ -6,7 +6,7 @@ import pytest
 
 from eyas import shipped
 from eyas.cli.target_option import cache_folder
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.engine.engine import Limits
 from eyas.engine.open_engine import OpenedEngine, open_engine
 from eyas.models.load_draft import load_draft

@@ -4,7 +4,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.models.load_draft import DraftTargetMismatch
 from eyas.models.save_draft import save_draft
 from eyas.records.eval_rows import EvalRow, write_eval_rows

@@ -8,7 +8,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.models.save_draft import save_draft
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.records.probe_pack import ProbeUnreadable

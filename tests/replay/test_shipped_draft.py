@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from eyas import shipped
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.decode.accept_length import Acceptance, pooled
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft

@@ -8,7 +8,7 @@ import torch
 
 from eyas import shipped
 from eyas.cli.target_option import cache_folder
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.decode.tree_shape import TreeShape
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Limits

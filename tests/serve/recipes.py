@@ -1,6 +1,6 @@
 """Recipes of launches with made-up models, for the tests of commands."""
 
-from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.files.checkpoint import Checkpoint
 from eyas.serve.engine_command import Recipe
 from eyas.serve.flag_table import table_flags
 from eyas.serve.serve_options import ServeOptions

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from recipes import recipe
 
-from eyas.contract.check import CheckReport
+from eyas.contract.check.check import CheckReport
 from eyas.contract.engines.version import parse_engine
-from eyas.contract.finding import Finding
+from eyas.diagnostic import Diagnostic
 from eyas.serve import running_server
 from eyas.serve.canary_run import CanaryOptions
 from eyas.serve.command_sglang import sglang_command
@@ -43,7 +43,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def plan_of(folder: Path, engine: str, *, key: str | None = None, forced: tuple[Finding, ...] = (), **wish: object):
+def plan_of(folder: Path, engine: str, *, key: str | None = None, forced: tuple[Diagnostic, ...] = (), **wish: object):
     """A plan whose engine is the stub, as `plan_launch` would make it for a draft without findings."""
     site = make_site(folder / "site", engine, VERSIONS[engine])
     caller = {**os.environ, "STUB_ENGINE": json.dumps(wish), **({"MY_KEY": key} if key else {})}
@@ -194,7 +194,7 @@ def test_a_key_is_neither_in_the_process_list_nor_in_the_run_folder(tmp_path: Pa
 
 
 def test_what_was_forced_is_recorded(tmp_path: Path):
-    finding = Finding(code="tensor-dropped", severity="fatal", what="w", where="x", why="y", do="z")
+    finding = Diagnostic(code="tensor-dropped", severity="fatal", what="w", where="x", why="y", do="z")
 
     outcome = run(tmp_path, plan_of(tmp_path, "vllm", forced=(finding,)))
 

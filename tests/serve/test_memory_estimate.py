@@ -1,6 +1,6 @@
 """Bytes per cached token equal what real servers reported; what does not fit is said."""
 
-from eyas.contract.checkpoint import Checkpoint, TensorInfo
+from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
 from eyas.serve.memory_estimate import GIB, estimate_memory, kv_bytes_per_token, smallest_gpu
 
 LLAMA_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from eyas.contract.target_size import TargetSize
+from eyas.contract.spec.target_size import TargetSize
 from eyas.models.draft import Eagle3Draft
 from eyas.train.config import TrainConfig
 from eyas.train.costs import estimate_costs

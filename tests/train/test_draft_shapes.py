@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 
 from eyas.cli.app import build_app
 from eyas.cli.recipe_file import _options as options_of
-from eyas.contract.check import CheckOptions, check
+from eyas.contract.check.check import CheckOptions, check
 from eyas.contract.engines.version import parse_engine
-from eyas.contract.finding import SEVERITIES
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.target_spec import read_target
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.spec.target_spec import read_target
+from eyas.diagnostic import SEVERITIES
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import place

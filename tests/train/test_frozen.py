@@ -6,7 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.models.save_draft import save_draft
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig, TrainConfigInvalid

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 
-from eyas.contract.target_spec import TargetSpec
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.initialise import TargetShapeUnknown, default_aux_boundaries, draft_spec_for, initialise

@@ -7,8 +7,8 @@ import pytest
 
 from eyas.cli.app import build_app
 from eyas.cli.recipe_file import read_recipe, with_recipe
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.target_spec import TargetSpec, read_target
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.models.save_draft import choose_dialect
 from eyas.models.target_size import size_of_config
 from eyas.train.config import TrainConfig

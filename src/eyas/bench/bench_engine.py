@@ -15,8 +15,8 @@ from eyas.bench.batch_engine import bench_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.run_bench import BenchSettings, Subject, run_bench
 from eyas.bench.workload import TargetTokenizer, workload
-from eyas.contract.open_draft import open_draft
-from eyas.contract.target_spec import read_target
+from eyas.contract.reading.open_draft import open_draft
+from eyas.contract.spec.target_spec import read_target
 from eyas.engine.captured.round import MOST_DRAFTS
 from eyas.engine.open_engine import OpenedEngine, open_engine
 from eyas.models.placement import Placement, place

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.data.chat_template import ChatTemplate, Tokenizer
 from eyas.data.conversation import Conversation
 from eyas.data.target_text import TemplateMissing, load_target_text

@@ -13,7 +13,7 @@ from eyas.bench.compare import arm_words, impossible, is_told, outcome, share_of
 from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.contract.read_checkpoint import require_checkpoint
+from eyas.contract.files.read_checkpoint import require_checkpoint
 from eyas.records.eval_rows import files_of
 from eyas.talk import say_loading
 

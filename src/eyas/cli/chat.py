@@ -14,7 +14,7 @@ from eyas.cli.chat_screen import ChatScreen
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.contract.read_checkpoint import require_checkpoint
+from eyas.contract.files.read_checkpoint import require_checkpoint
 from eyas.talk import Talk, say_loading
 
 _DEFAULT = ChatConfig()

@@ -8,9 +8,9 @@ from cyclopts.validators import Number
 
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.terminal import Terminal
-from eyas.contract.check import CheckReport
-from eyas.contract.checkpoint import Checkpoint
-from eyas.contract.finding import SEVERITIES, Severity
+from eyas.contract.check.check import CheckReport
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.diagnostic import SEVERITIES, Severity
 from eyas.errors import ExitCode
 
 
@@ -61,10 +61,10 @@ def check(
     nearest
         Judge a version outside the known span by its nearest neighbour's rules.
     """
-    from eyas.contract.check import CheckOptions
-    from eyas.contract.check import check as run_check
+    from eyas.contract.check.check import CheckOptions
+    from eyas.contract.check.check import check as run_check
     from eyas.contract.engines.version import parse_engine
-    from eyas.contract.read_checkpoint import read_checkpoint
+    from eyas.contract.files.read_checkpoint import read_checkpoint
 
     talk = Terminal()
     engines = [parse_engine(text, nearest=nearest, runner=runner) for text in for_]
@@ -87,7 +87,7 @@ def _target(name: str | None, talk: Terminal, *, deep: bool) -> Checkpoint | Non
     if name is None:
         return None
     from eyas.cli.target_option import target_headers
-    from eyas.contract.target_checkpoint import read_target_checkpoint
+    from eyas.contract.files.target_checkpoint import read_target_checkpoint
 
     path = target_headers(name, talk)
     assert path is not None, "the hub was asked"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from eyas.contract.check import CheckReport
-from eyas.contract.finding import Finding
-from eyas.contract.launch_flags import Launch
-from eyas.contract.ledger import Ledger
+from eyas.contract.check.check import CheckReport
+from eyas.contract.engines.launch_flags import Launch
+from eyas.contract.engines.loading.ledger import Ledger
+from eyas.diagnostic import Diagnostic
 from eyas.talk import counted
 
 _WORDS = {
@@ -55,8 +55,8 @@ def _verdict(label: str, ledger: Ledger, other: Ledger | None, *, alone: bool) -
     return lines
 
 
-def _findings(findings: Sequence[Finding]) -> list[str]:
-    groups: dict[tuple[str, ...], list[Finding]] = {}
+def _findings(findings: Sequence[Diagnostic]) -> list[str]:
+    groups: dict[tuple[str, ...], list[Diagnostic]] = {}
     for finding in findings:
         alike = (finding.code, finding.severity, finding.engine or "", finding.why, finding.do)
         groups.setdefault(alike, []).append(finding)
@@ -66,7 +66,7 @@ def _findings(findings: Sequence[Finding]) -> list[str]:
     return [*lines, "", summary] if lines else [summary]
 
 
-def _block(group: Sequence[Finding]) -> str:
+def _block(group: Sequence[Diagnostic]) -> str:
     """Findings of one code, one cause and one remedy, as one."""
     first = group[0]
     if len(group) > 1:

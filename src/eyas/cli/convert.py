@@ -10,10 +10,10 @@ from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.terminal import Terminal
-from eyas.contract.conversion import ConversionPlan, Fix, PlannedTensor
-from eyas.contract.conversion_apply import Converted
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.target_spec import TargetSpec
+from eyas.contract.convert.conversion import ConversionPlan, Fix, PlannedTensor
+from eyas.contract.convert.conversion_apply import Converted
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
 
 _SHOWN_BYTES = ("B", "kB", "MB", "GB", "TB")
@@ -73,9 +73,9 @@ def convert(
     """
     from eyas.contract.dialects.llama_cpp import NAMES
     from eyas.contract.dialects.registry import dialect_named
-    from eyas.contract.read_checkpoint import read_checkpoint
-    from eyas.contract.read_draft import PREFIX, read_draft
-    from eyas.contract.renames import parse_rename
+    from eyas.contract.files.read_checkpoint import read_checkpoint
+    from eyas.contract.reading.read_draft import PREFIX, read_draft
+    from eyas.contract.spec.renames import parse_rename
 
     talk = Terminal()
     is_llama_cpp = to.lower() in NAMES
@@ -87,7 +87,7 @@ def convert(
         if idle := [name for name, value in given.items() if value]:
             talk.note(f"{', '.join(idle)}: no effect, for llama.cpp nothing is written here")
         return _llama_cpp(reading, target_spec, draft, out, json)
-    from eyas.contract.conversion_plan import plan_conversion
+    from eyas.contract.convert.conversion_plan import plan_conversion
 
     plan = plan_conversion(reading, dialect, target_spec, allow, fix)
     for note in (*(f.what for f in reading.findings if f.code == PREFIX), *plan.notes):
@@ -105,7 +105,7 @@ def convert(
 
 
 def _target(name: str | None, talk: Terminal) -> TargetSpec | None:
-    from eyas.contract.target_spec import read_target
+    from eyas.contract.spec.target_spec import read_target
 
     if name is None:
         return None
@@ -119,7 +119,7 @@ def _target(name: str | None, talk: Terminal) -> TargetSpec | None:
 
 
 def _write(plan: ConversionPlan, out: Path, talk: Terminal, replace: bool) -> Converted:
-    from eyas.contract.conversion_apply import apply_conversion, free_bytes_missing
+    from eyas.contract.convert.conversion_apply import apply_conversion, free_bytes_missing
     from eyas.records.atomic import OutputExists, WriteFailed
 
     missing = free_bytes_missing(plan, out)

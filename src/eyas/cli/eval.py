@@ -10,7 +10,7 @@ from eyas import shipped
 from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
-from eyas.contract.read_checkpoint import require_checkpoint
+from eyas.contract.files.read_checkpoint import require_checkpoint
 from eyas.errors import EyasError
 from eyas.records.eval_rows import files_of
 from eyas.replay.eval_config import EvalConfig

@@ -16,8 +16,8 @@ def header(path: Path, /, *, json: JsonFlag = False) -> int:
     path
         A draft's or target's folder, a .safetensors or .bin file, or a header dump.
     """
-    from eyas.contract.header_dump import dump_document
-    from eyas.contract.read_checkpoint import read_checkpoint
+    from eyas.contract.files.header_dump import dump_document
+    from eyas.contract.files.read_checkpoint import read_checkpoint
 
     document = dump_document(read_checkpoint(path))
     if json:

@@ -11,7 +11,7 @@ from eyas.cli.eval import TargetChoice, require_one_source
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
-from eyas.contract.read_checkpoint import require_checkpoint
+from eyas.contract.files.read_checkpoint import require_checkpoint
 from eyas.records.eval_rows import files_of
 from eyas.records.infer_record import InferRecord, Variant
 from eyas.replay.eval_config import ReplayConfig

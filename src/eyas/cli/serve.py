@@ -25,7 +25,7 @@ class ServeFlow:
     """How the launch is run and judged."""
 
     force: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """Finding codes to start in spite of, one --force each; recorded in the run folder."""
+    """Diagnostic codes to start in spite of, one --force each; recorded in the run folder."""
 
     retry: Annotated[bool, Parameter(negative="")] = False
     """When the start stalls, try the proposed experiments one by one (each in its own run folder), then stop."""

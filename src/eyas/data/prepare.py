@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eyas.contract.target_spec import TargetSpec, read_target
+from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.data.conversation import place_of
 from eyas.data.exclusion import Exclusion
 from eyas.data.mixture import DataFile, data_files

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.contract.json_file import read_json_object
-from eyas.contract.target_spec import read_target
+from eyas.contract.files.json_file import read_json_object
+from eyas.contract.spec.target_spec import read_target
 from eyas.data.chat_template import ChatTemplate, Tokenizer
 from eyas.errors import EyasError
 from eyas.models.chat_prompt import load_tokenizer

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.decode.tree_rows import TreeRows, paths_of
 from eyas.engine.block_stack import BlockStack, TorchStack
 from eyas.engine.llama_weights import BlockWeights, LlamaShape

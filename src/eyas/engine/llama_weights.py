@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eyas.contract.draft_spec import Rope
-from eyas.contract.safetensors_header import read_safetensors_header
+from eyas.contract.files.safetensors_header import read_safetensors_header
+from eyas.contract.spec.draft_spec import Rope
 from eyas.models.quantise import Quantisation, is_quantised, quantised, say_quantised, stored_bytes
 from eyas.models.rope import inverse_frequencies
 from eyas.models.target_loading import TargetUnloadable

@@ -9,8 +9,8 @@ from typing import get_args
 
 import torch
 
-from eyas.contract.open_draft import open_draft
-from eyas.contract.target_spec import read_target
+from eyas.contract.reading.open_draft import open_draft
+from eyas.contract.spec.target_spec import read_target
 from eyas.engine.captured.open import Rounds, open_path
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
 from eyas.engine.engine import Engine

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.decode.tree_rows import TreeRows
 from eyas.models.attend import Attend
 from eyas.models.attention import Backend, cached_attention, ttt_attention

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.errors import EyasError
 from eyas.models.attend import Attend
 from eyas.models.mla import MlaAttention

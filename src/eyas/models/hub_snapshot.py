@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from eyas.contract.weight_files import find_weight_files
+from eyas.contract.files.weight_files import find_weight_files
 from eyas.errors import EnvironmentMissing
 from eyas.talk import Talk
 

@@ -9,9 +9,9 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.open_draft import open_draft
-from eyas.contract.target_spec import TargetSpec
+from eyas.contract.reading.open_draft import open_draft
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.models.placement import Placement

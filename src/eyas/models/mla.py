@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.models.attend import Attend
 from eyas.models.rope import Rotary
 

@@ -6,7 +6,7 @@ Knows theta, scaling (through transformers' own table of kinds), the rotated sha
 import torch
 from torch import Tensor
 
-from eyas.contract.draft_spec import Rope
+from eyas.contract.spec.draft_spec import Rope
 from eyas.errors import EyasError
 
 

@@ -14,14 +14,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from eyas import __version__
-from eyas.contract.checkpoint import TensorInfo
+from eyas.contract.convert.sidecar import NAME, SCHEMA, contract_document
 from eyas.contract.dialects.dialect import Dialect, Loss, Written
 from eyas.contract.dialects.sglang import SGLANG
 from eyas.contract.dialects.speculators import SPECULATORS
 from eyas.contract.dialects.vllm import VLLM
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.sidecar import NAME, SCHEMA, contract_document
-from eyas.contract.target_spec import TargetSpec
+from eyas.contract.files.checkpoint import TensorInfo
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.records.atomic import atomic_folder

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eyas.contract.json_file import read_json_object
+from eyas.contract.files.json_file import read_json_object
 
 
 def stop_ids_of(folder: Path) -> frozenset[int]:

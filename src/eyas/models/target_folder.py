@@ -5,8 +5,8 @@ import os
 import re
 from pathlib import Path
 
-from eyas.contract.git_lfs import refuse_pointer_file
-from eyas.contract.json_file import unreadable
+from eyas.contract.files.git_lfs import refuse_pointer_file
+from eyas.contract.files.json_file import unreadable
 from eyas.errors import EyasError
 from eyas.models.hub_snapshot import hub_headers, hub_snapshot
 from eyas.models.target_cache import SMOLLM2_135M, cached_target

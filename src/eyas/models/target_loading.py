@@ -14,8 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
-from eyas.contract.read_checkpoint import CheckpointNotFound, read_checkpoint
-from eyas.contract.target_spec import TargetConfigIncomplete, TargetSpec, read_target
+from eyas.contract.files.read_checkpoint import CheckpointNotFound, read_checkpoint
+from eyas.contract.spec.target_spec import TargetConfigIncomplete, TargetSpec, read_target
 from eyas.errors import EyasError
 from eyas.models.placement import Placement
 from eyas.models.target_parts import find_target_parts

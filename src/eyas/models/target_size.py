@@ -4,8 +4,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from eyas.contract.target_size import TargetSize, size_of_counts
-from eyas.contract.target_spec import TargetSpec
+from eyas.contract.spec.target_size import TargetSize, size_of_counts
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.models.target_loading import TargetUnloadable, text_model_options
 
 

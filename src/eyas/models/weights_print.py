@@ -4,8 +4,8 @@ tensor."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from eyas.contract.checkpoint import TensorInfo
-from eyas.contract.safetensors_header import read_safetensors_header
+from eyas.contract.files.checkpoint import TensorInfo
+from eyas.contract.files.safetensors_header import read_safetensors_header
 from eyas.records import fingerprint
 
 _SAMPLE_BYTES = 1 << 16  # at start, middle and end of each file

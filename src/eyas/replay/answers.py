@@ -5,7 +5,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from eyas.contract.json_file import read_json_object
+from eyas.contract.files.json_file import read_json_object
 from eyas.engine.batches.generator import Request
 from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.errors import EyasError

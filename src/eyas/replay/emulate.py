@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.ledger import Ledger
+from eyas.contract.engines.loading.ledger import Ledger
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 

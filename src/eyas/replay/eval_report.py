@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.decode.repetition import REPETITIVE, repetition_share
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target_folder import fingerprint_weights

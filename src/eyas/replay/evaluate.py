@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from eyas.contract.open_draft import open_draft
-from eyas.contract.target_spec import TargetSpec, read_target
+from eyas.contract.reading.open_draft import open_draft
+from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.errors import EyasError
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft

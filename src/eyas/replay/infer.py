@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.records.eval_record import RowResult

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from eyas.contract.open_draft import open_draft
-from eyas.contract.target_spec import read_target
+from eyas.contract.reading.open_draft import open_draft
+from eyas.contract.spec.target_spec import read_target
 from eyas.models.aux_boundaries import required_boundaries
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target

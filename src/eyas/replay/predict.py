@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eyas.contract.ledger import Ledger
+from eyas.contract.engines.loading.ledger import Ledger
 from eyas.models.draft import Eagle3Draft
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow

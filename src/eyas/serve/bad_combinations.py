@@ -6,7 +6,7 @@ Each names its source: an engine's code or a public thread.
 from collections.abc import Iterator, Mapping, Sequence
 
 from eyas.client.versions import at_least
-from eyas.contract.finding import Finding, Severity
+from eyas.diagnostic import Diagnostic, Severity
 from eyas.serve.engine_command import Recipe
 from eyas.serve.flag_table import flag_value
 
@@ -20,7 +20,7 @@ _GONE_GRAPH_FLAGS = {
 }
 
 
-def bad_combinations(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Finding, ...]:
+def bad_combinations(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Diagnostic, ...]:
     """Findings about a launch as a whole.
 
     Args:
@@ -30,7 +30,7 @@ def bad_combinations(recipe: Recipe, environment: Mapping[str, str]) -> tuple[Fi
     return (*per_engine(recipe, environment), *_models(recipe))
 
 
-def _sglang(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _sglang(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Diagnostic]:
     extra, engine = recipe.extra, f"sglang=={recipe.version}"
     algorithm = flag_value(extra, "--speculative-algorithm")
     if algorithm is not None and algorithm.upper() != "EAGLE3":
@@ -117,7 +117,7 @@ def _sglang(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Finding]
         )
 
 
-def _vllm(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _vllm(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Diagnostic]:
     extra, engine = recipe.extra, f"vllm=={recipe.version}"
     speculative = flag_value(extra, "--speculative-config", "--speculative_config") or ""
     if recipe.options.topk > 1:
@@ -157,7 +157,7 @@ def _vllm(recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Finding]:
         )
 
 
-def _models(recipe: Recipe) -> Iterator[Finding]:
+def _models(recipe: Recipe) -> Iterator[Diagnostic]:
     config = recipe.draft_headers.config if recipe.draft_headers else {}
     part = config.get("transformer_layer_config") if isinstance(config.get("transformer_layer_config"), Mapping) else {}
     heads = (part or config).get("num_attention_heads")
@@ -174,7 +174,7 @@ def _models(recipe: Recipe) -> Iterator[Finding]:
         )
 
 
-def _fake(name: str, where: str, engine: str) -> Finding:
+def _fake(name: str, where: str, engine: str) -> Diagnostic:
     return _finding(
         "acceptance-faked",
         "error",
@@ -186,8 +186,8 @@ def _fake(name: str, where: str, engine: str) -> Finding:
     )
 
 
-def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str, engine: str) -> Finding:
-    return Finding(code=code, severity=severity, what=what, where=where, why=why, do=do, engine=engine)
+def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str, engine: str) -> Diagnostic:
+    return Diagnostic(code=code, severity=severity, what=what, where=where, why=why, do=do, engine=engine)
 
 
 def _is_mla(headers: object) -> bool:

@@ -3,10 +3,10 @@
 import json
 from collections.abc import Sequence
 
-from eyas.contract.checkpoint import Checkpoint
-from eyas.contract.launch_flags import Launch, draft_length
-from eyas.contract.ledger import Ledger
-from eyas.contract.read_draft import read_draft
+from eyas.contract.engines.launch_flags import Launch, draft_length
+from eyas.contract.engines.loading.ledger import Ledger
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.reading.read_draft import read_draft
 from eyas.errors import EyasError
 from eyas.talk import counted
 

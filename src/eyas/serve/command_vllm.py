@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from eyas.contract.finding import Finding
+from eyas.diagnostic import Diagnostic
 from eyas.serve.engine_command import EngineCommand, Recipe, flag_findings, unknown_of_ours, url_of
 from eyas.serve.serve_options import Counting
 
@@ -86,7 +86,7 @@ def _notes(recipe: Recipe, theirs: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _split_speculative(extra: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...], list[Finding]]:
+def _split_speculative(extra: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...], list[Diagnostic]]:
     """The user's own --speculative-config taken out of the extra flags, to be merged."""
     rest: list[str] = []
     texts: list[str] = []
@@ -109,10 +109,10 @@ def _split_speculative(extra: Sequence[str]) -> tuple[dict[str, Any], tuple[str,
     return merged, tuple(rest), []
 
 
-def _conflicts(ours: Mapping[str, Any], theirs: Mapping[str, Any], version: str) -> Iterator[Finding]:
+def _conflicts(ours: Mapping[str, Any], theirs: Mapping[str, Any], version: str) -> Iterator[Diagnostic]:
     for name in sorted(set(ours) & set(theirs)):
         if ours[name] != theirs[name]:
-            yield Finding(
+            yield Diagnostic(
                 code="flag-given-twice",
                 severity="error",
                 what=f"--speculative-config sets {name} to {theirs[name]!r}, eyas to {ours[name]!r}",
@@ -123,8 +123,8 @@ def _conflicts(ours: Mapping[str, Any], theirs: Mapping[str, Any], version: str)
             )
 
 
-def _bad_json(text: str) -> Finding:
-    return Finding(
+def _bad_json(text: str) -> Diagnostic:
+    return Diagnostic(
         code="flag-unknown",
         severity="error",
         what="--speculative-config is not a JSON object",

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eyas.contract.checkpoint import Checkpoint
-from eyas.contract.finding import Finding
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.diagnostic import Diagnostic
 from eyas.serve.flag_table import KnownFlags, unknown_flags
 from eyas.serve.run_folder import redact_command, redact_environment
 from eyas.serve.serve_options import Counting, ServeOptions
@@ -80,7 +80,7 @@ class EngineCommand:
     counting: Counting
     key_flag: str | None = None
     notes: tuple[str, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Diagnostic, ...] = ()
 
     def shell(self, passed: Mapping[str, str] | None = None) -> str:
         """The command for a shell, secrets redacted: `env A=1 \\` and one flag a line."""
@@ -130,7 +130,7 @@ def url_of(options: ServeOptions, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def flag_findings(ours: Sequence[str], extra: Sequence[str], known: KnownFlags) -> Iterable[Finding]:
+def flag_findings(ours: Sequence[str], extra: Sequence[str], known: KnownFlags) -> Iterable[Diagnostic]:
     """Extra flags that the engine does not know, and those that say again what `serve` says."""
     from eyas.serve.flag_table import first_version_with, last_version_with
 
@@ -139,7 +139,7 @@ def flag_findings(ours: Sequence[str], extra: Sequence[str], known: KnownFlags) 
         last, first = last_version_with(known.engine, name), first_version_with(known.engine, name)
         history = f"; it was there up to {last}" if last else f"; it came with {first}" if first else ""
         nearest = known.nearest(name)
-        yield Finding(
+        yield Diagnostic(
             code="flag-unknown",
             severity="error",
             what=f"{known.engine} {known.version} does not know {name}",
@@ -150,7 +150,7 @@ def flag_findings(ours: Sequence[str], extra: Sequence[str], known: KnownFlags) 
         )
     given = {word.partition("=")[0] for word in ours if word.startswith("--")}
     for name in sorted({word.partition("=")[0] for word in extra if word.startswith("--")} & given):
-        yield Finding(
+        yield Diagnostic(
             code="flag-given-twice",
             severity="error",
             what=f"{name} is set by eyas and again after --",
@@ -161,10 +161,10 @@ def flag_findings(ours: Sequence[str], extra: Sequence[str], known: KnownFlags) 
         )
 
 
-def unknown_of_ours(argv: Sequence[str], known: KnownFlags) -> Iterable[Finding]:
+def unknown_of_ours(argv: Sequence[str], known: KnownFlags) -> Iterable[Diagnostic]:
     """Flags that `serve` itself chose but that this engine does not know: our fault, said before anything starts."""
     for name in unknown_flags(argv, known):
-        yield Finding(
+        yield Diagnostic(
             code="flag-missing",
             severity="error",
             what=f"{known.engine} {known.version} does not know {name}, which this launch needs",

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eyas.contract.finding import Finding
+from eyas.diagnostic import Diagnostic
 from eyas.serve.run_folder import redact_environment
 
 _SHOWN = re.compile(r"^(NCCL_|GLOO_|TORCH_NCCL|CUDA_|VLLM_|SGLANG_|SGL_|HF_|PYTHONPATH$|OMP_NUM_THREADS$|LD_PRELOAD$)")
@@ -24,7 +24,7 @@ class ServerEnvironment:
 
     variables: Mapping[str, str]
     shown: Mapping[str, str]
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[Diagnostic, ...] = ()
 
 
 def server_environment(
@@ -52,13 +52,13 @@ def server_environment(
     return ServerEnvironment(variables=variables, shown=redact_environment(shown), findings=tuple(_findings(variables)))
 
 
-def _findings(variables: Mapping[str, str]) -> list[Finding]:
+def _findings(variables: Mapping[str, str]) -> list[Diagnostic]:
     proxies = [name for name in _PROXIES if variables.get(name)]
     exempt = f"{variables.get('no_proxy', '')},{variables.get('NO_PROXY', '')}".split(",")
     if not proxies or all(any(local == e.strip() or e.strip() == "*" for e in exempt) for local in _LOCAL):
         return []
     return [
-        Finding(
+        Diagnostic(
             code="proxy-catches-localhost",
             severity="warning",
             what=f"{' and '.join(proxies)} would catch requests to this machine",

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from eyas.client.versions import at_least
-from eyas.contract.check import CheckOptions, CheckReport, check
-from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.check.check import CheckOptions, CheckReport, check
+from eyas.contract.engines.launch_flags import Launch
 from eyas.contract.engines.version import EngineVersion, parse_engine
-from eyas.contract.finding import Finding, errors_of, worst_first
-from eyas.contract.launch_flags import Launch
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.diagnostic import Diagnostic, errors_of, worst_first
 from eyas.errors import EyasError
 from eyas.serve.bad_combinations import bad_combinations
 from eyas.serve.check_words import effective_length, ledger_words, needed_flags
@@ -87,9 +87,9 @@ class LaunchPlan:
     environment: ServerEnvironment
     memory: MemoryEstimate
     report: CheckReport
-    findings: tuple[Finding, ...]
-    refused: tuple[Finding, ...]
-    overruled: tuple[Finding, ...]
+    findings: tuple[Diagnostic, ...]
+    refused: tuple[Diagnostic, ...]
+    overruled: tuple[Diagnostic, ...]
     ledger: str
     next_command: str
     notes: tuple[str, ...] = ()
@@ -244,10 +244,10 @@ def _memory(recipe: Recipe, engine: EngineVersion) -> MemoryEstimate:
     )
 
 
-def _secrets_on_the_command_line(extra: Iterable[str]) -> list[Finding]:
+def _secrets_on_the_command_line(extra: Iterable[str]) -> list[Diagnostic]:
     shown = [w.partition("=")[0] for w in extra if w.partition("=")[0] in ("--api-key", "--admin-api-key")]
     return [
-        Finding(
+        Diagnostic(
             code="key-on-command-line",
             severity="error",
             what=f"{name} on the command line can be read by everybody on this machine",
@@ -264,7 +264,7 @@ def _notes(
     engine: EngineVersion,
     installed: InstalledEngine | None,
     recipe: Recipe,
-    blocking: tuple[Finding, ...],
+    blocking: tuple[Diagnostic, ...],
     report: CheckReport,
 ) -> tuple[str, ...]:
     notes = []
@@ -289,7 +289,7 @@ def _notes(
     return tuple(notes)
 
 
-def _next(request: LaunchRequest, engine: EngineVersion, blocking: tuple[Finding, ...]) -> str:
+def _next(request: LaunchRequest, engine: EngineVersion, blocking: tuple[Diagnostic, ...]) -> str:
     first = next((f.do for f in blocking if f.do.startswith("eyas ")), None)
     words = ["eyas", "check", str(request.draft), "--target", request.target, "--for", engine.label, "--ledger"]
     return first or shlex.join(words)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from eyas.contract.checkpoint import Checkpoint
-from eyas.contract.finding import Finding
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.diagnostic import Diagnostic
 
 GIB = 1 << 30
 _GRAPHS_AND_ACTIVATIONS = (1 * GIB, 4 * GIB)
@@ -51,14 +51,14 @@ class MemoryEstimate:
         left = int(total * self.share) - weights - draft - _GRAPHS_AND_ACTIVATIONS[1]
         return max(0, left // (per_target + per_draft))
 
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Diagnostic, ...]:
         """What will not fit."""
         tokens = self.cached_tokens
         needed = self.context_length or 2048
         if tokens is None or tokens >= needed:
             return ()
         return (
-            Finding(
+            Diagnostic(
                 code="memory-too-small",
                 severity="error" if tokens == 0 else "warning",
                 what=f"the caches would hold about {tokens} tokens, one sequence may need {needed}",

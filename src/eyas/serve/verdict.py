@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from eyas.client import counters
 from eyas.client.address import ServerAddress
-from eyas.contract.finding import Finding, errors_of, worst_first
 from eyas.decode.accept_length import Acceptance
+from eyas.diagnostic import Diagnostic, errors_of, worst_first
 from eyas.errors import EyasError
 from eyas.serve.canary import canary_prompts
 from eyas.serve.canary_run import CanaryOptions, RankResult, run_canaries
@@ -37,7 +37,7 @@ class Verdict:
     acceptance: Acceptance
     ranks: tuple[RankResult, ...]
     losslessness: Losslessness
-    findings: tuple[Finding, ...]
+    findings: tuple[Diagnostic, ...]
     words: str
     notes: tuple[str, ...] = ()
     prediction: float | None = None
@@ -139,7 +139,9 @@ def judge(
     )
 
 
-def _words(pooled: Acceptance, findings: Sequence[Finding], losslessness: Losslessness, context: VerdictContext) -> str:
+def _words(
+    pooled: Acceptance, findings: Sequence[Diagnostic], losslessness: Losslessness, context: VerdictContext
+) -> str:
     worst = next(iter(errors_of(findings)), None)
     if pooled.rounds:
         shares = " ".join(f"{p:.3f}" for p in pooled.per_position)

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eyas.contract.finding import Finding, Severity
 from eyas.decode.accept_length import Acceptance
+from eyas.diagnostic import Diagnostic, Severity
 from eyas.serve.canary_run import CanaryOptions, RankResult
 from eyas.serve.losslessness import ExpectedAnswer, Losslessness
 
@@ -42,7 +42,7 @@ def verdict_findings(
     speculates: bool | None,
     options: CanaryOptions,
     context: VerdictContext,
-) -> Iterator[Finding]:
+) -> Iterator[Diagnostic]:
     """What is wrong with what was seen, in no order.
 
     Args:
@@ -108,7 +108,7 @@ def verdict_findings(
         )
 
 
-def _acceptance_findings(pooled: Acceptance, context: VerdictContext) -> Iterator[Finding]:
+def _acceptance_findings(pooled: Acceptance, context: VerdictContext) -> Iterator[Diagnostic]:
     says = f"the ledger says: {context.ledger}" if context.ledger else "no ledger at hand"
     length, first = pooled.accept_length, pooled.per_position[0] if pooled.accepted_at else 0.0
     where = f"{pooled.rounds} verify passes"
@@ -141,7 +141,7 @@ def _acceptance_findings(pooled: Acceptance, context: VerdictContext) -> Iterato
         )
 
 
-def _not_speculating(speculates: bool | None, context: VerdictContext) -> Finding:
+def _not_speculating(speculates: bool | None, context: VerdictContext) -> Diagnostic:
     if speculates is False:
         why = "the server has no speculation counters: it decodes plainly"
     elif speculates:
@@ -151,7 +151,7 @@ def _not_speculating(speculates: bool | None, context: VerdictContext) -> Findin
     return _finding("not-speculating", "fatal", "no verify pass was counted", "counters", why, context.next_command)
 
 
-def _unanswered(result: RankResult) -> Finding:
+def _unanswered(result: RankResult) -> Diagnostic:
     assert result.error is not None
     name = "the server" if result.rank is None else f"data-parallel rank {result.rank}"
     return _finding(
@@ -164,5 +164,5 @@ def _unanswered(result: RankResult) -> Finding:
     )
 
 
-def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str) -> Finding:
-    return Finding(code=code, severity=severity, what=what, where=where, why=why, do=do)
+def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str) -> Diagnostic:
+    return Diagnostic(code=code, severity=severity, what=what, where=where, why=why, do=do)

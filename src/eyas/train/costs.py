@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.target_size import TargetSize
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_size import TargetSize
 from eyas.train.config import TrainConfig
 
 _MOST_LOGITS = 1 << 27  # `head_loss` on a GPU, of the target and of the draft

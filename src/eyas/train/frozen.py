@@ -1,6 +1,6 @@
 """What `--freeze-head` and `--freeze-embedding` hold still in a draft: exactly what they say, or it is told."""
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.models.draft import Eagle3Draft
 from eyas.train.config import TrainConfig, TrainConfigInvalid
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from eyas.contract.draft_spec import DraftSpec, Mla, Rope
-from eyas.contract.target_spec import TargetSpec
+from eyas.contract.spec.draft_spec import DraftSpec, Mla, Rope
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target

@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.open_draft import open_draft
-from eyas.contract.read_checkpoint import read_checkpoint
-from eyas.contract.target_size import size_of_tensors
-from eyas.contract.target_spec import TargetSpec, read_target
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.reading.open_draft import open_draft
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_size import size_of_tensors
+from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.data.row_store import Rows
 from eyas.errors import EyasError
 from eyas.models.save_draft import choose_dialect

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.models.draft import Eagle3Draft
 from eyas.models.draft_layer import DraftLayer
 from eyas.models.rope import inverse_frequencies

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas import __version__
-from eyas.contract.sidecar import NAME
+from eyas.contract.convert.sidecar import NAME
 from eyas.models.draft import Eagle3Draft
 from eyas.models.save_draft import save_draft
 from eyas.models.target_folder import fingerprint_weights

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from eyas.contract.checkpoint import Checkpoint
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.target_spec import TargetSpec
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import TargetSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,17 +5,17 @@ Source: SafeAILab/EAGLE cb7e0841 `eagle/model/cnets.py` (`_init_rope`: linear an
 
 from dataclasses import replace
 
-from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.dialects.dialect import Dialect, Loss, Written
 from eyas.contract.dialects.evidence import architecture, has_tensor, is_bin, is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
 from eyas.contract.dialects.reading import assemble, flat_source
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.layer_ids import default_boundaries
-from eyas.contract.target_spec import TargetSpec
-from eyas.contract.tensor_names import SINGLE_MIDLAYER_NAMES
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.layer_ids import default_boundaries
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.tensor_names import SINGLE_MIDLAYER_NAMES
 
 _STYLE = FlatStyle(
     limits=Limits(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eyas.contract.checkpoint import Checkpoint
+from eyas.contract.files.checkpoint import Checkpoint
 
 
 def architecture(checkpoint: Checkpoint) -> str:

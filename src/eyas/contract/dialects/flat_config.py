@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 from eyas.contract.dialects.dialect import Loss, Written
 from eyas.contract.dialects.limits import Limits, dropped_by, losses
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.layer_ids import Convention, LayerIds, LayerIdsUnwritable, sglang_convention
-from eyas.contract.rope import write_rope
-from eyas.contract.target_spec import TargetSpec
-from eyas.contract.tensor_names import NameStyle, stored_name
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.layer_ids import Convention, LayerIds, LayerIdsUnwritable, sglang_convention
+from eyas.contract.spec.rope import write_rope
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.tensor_names import NameStyle, stored_name
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
-# what an engine taps without ids: contract/engines/aux_capture.py
+# what an engine taps without ids: contract/engines/loading/aux_capture.py
 _NO_IDS = (
     "no aux layer ids are written, the draft names none: an engine taps the default of the target's depth N"
     " (boundaries 2, N/2, N - 3), as for this draft; with --target they are written out"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from eyas.contract.dialects.dialect import Loss
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 
 ALL_AUX_NORMS = frozenset({"none", "over-concat", "per-state"})
 

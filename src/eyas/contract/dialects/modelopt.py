@@ -6,16 +6,16 @@ Source: NVIDIA/Model-Optimizer a2fbac7b `modelopt/torch/export/plugins/hf_spec_e
 from collections.abc import Mapping
 from dataclasses import replace
 
-from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.evidence import eagle_config, has_tensor, is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
 from eyas.contract.dialects.reading import assemble, flat_source
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.target_spec import TargetSpec
-from eyas.contract.tensor_names import LAYERS_NAMES
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.tensor_names import LAYERS_NAMES
 
 _KEYS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "next_layer_regular", "parallel_draft_step")
 _STYLE = FlatStyle(

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from eyas.contract.checkpoint import Checkpoint, TensorInfo
-from eyas.contract.config_reader import ConfigReader
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.finding import Finding
-from eyas.contract.layer_ids import LayerIds, default_boundaries, guess_convention
-from eyas.contract.read_config import ConfigSource, read_fields
-from eyas.contract.target_spec import TargetSpec
-from eyas.contract.tensor_names import canonical_names
+from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
+from eyas.contract.spec.config_reader import ConfigReader
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.layer_ids import LayerIds, default_boundaries, guess_convention
+from eyas.contract.spec.read_config import ConfigSource, read_fields
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.tensor_names import canonical_names
+from eyas.diagnostic import Diagnostic
 from eyas.records.fingerprint import of_json
 
 
@@ -52,16 +52,16 @@ def assemble(
     )
 
 
-def _names(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, TensorInfo], list[Finding]]:
+def _names(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, TensorInfo], list[Diagnostic]]:
     names: dict[str, str] = {}
     tensors: dict[str, TensorInfo] = {}
-    findings: list[Finding] = []
+    findings: list[Diagnostic] = []
     for stored, canonical in canonical_names(checkpoint.tensors).items():
         if canonical is None:
             findings.append(unknown_tensor(stored, checkpoint))
         elif ".unused_input_layernorm." in canonical:
             findings.append(
-                Finding(
+                Diagnostic(
                     code="tensor-unused",
                     severity="note",
                     what=f"{stored} is never used",
@@ -71,7 +71,7 @@ def _names(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, TensorInfo
             )
         elif canonical in tensors:
             findings.append(
-                Finding(
+                Diagnostic(
                     code="tensor-ambiguous",
                     severity="error",
                     what=f"{stored} and {_key_of(names, canonical)} are the same tensor",
@@ -90,10 +90,10 @@ def _key_of(names: Mapping[str, str], canonical: str) -> str:
     return next(stored for stored, name in names.items() if name == canonical)
 
 
-def unknown_tensor(stored: str, checkpoint: Checkpoint) -> Finding:
+def unknown_tensor(stored: str, checkpoint: Checkpoint) -> Diagnostic:
     """The finding about a tensor name that no draft has."""
     info = checkpoint.tensors[stored]
-    return Finding(
+    return Diagnostic(
         code="tensor-unknown",
         severity="error",
         what=f"unknown tensor {stored} {info.dtype} {list(info.shape)}",

@@ -1,6 +1,5 @@
 """All dialects, and which of them a checkpoint is written in."""
 
-from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.dialects.angelslim import ANGELSLIM
 from eyas.contract.dialects.dialect import Dialect
 from eyas.contract.dialects.eagle import EAGLE
@@ -11,6 +10,7 @@ from eyas.contract.dialects.speculators import SPECULATORS
 from eyas.contract.dialects.torchspec import TORCHSPEC
 from eyas.contract.dialects.trtllm import TRTLLM
 from eyas.contract.dialects.vllm import VLLM
+from eyas.contract.files.checkpoint import Checkpoint
 from eyas.errors import EyasError
 
 # most specific first: the first with evidence wins

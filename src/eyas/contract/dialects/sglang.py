@@ -5,16 +5,16 @@ Source: SGLang 0.5.23 `llama_eagle3.py`, `kimi_k25_eagle3.py`; SpecForge `export
 
 from dataclasses import replace
 
-from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.dialects.dialect import Dialect, Loss, Written
 from eyas.contract.dialects.evidence import architecture, has_tensor
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
 from eyas.contract.dialects.reading import assemble, flat_source
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.target_spec import TargetSpec
-from eyas.contract.tensor_names import SGLANG_NAMES
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.tensor_names import SGLANG_NAMES
 
 _STYLE = FlatStyle(
     limits=Limits(

@@ -6,8 +6,6 @@ Source: speculators 0.9.0 `config.py`, `models/eagle3/config.py`; vLLM 0.33.0 `c
 from collections.abc import Mapping
 from typing import Any
 
-from eyas.contract.checkpoint import Checkpoint
-from eyas.contract.config_keys import SPECULATORS_KEYS
 from eyas.contract.dialects.dialect import Dialect, Loss, Written
 from eyas.contract.dialects.flat_config import (
     layer_config,
@@ -18,12 +16,14 @@ from eyas.contract.dialects.flat_config import (
 )
 from eyas.contract.dialects.limits import Limits, dropped_by, losses
 from eyas.contract.dialects.reading import assemble
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.finding import Finding
-from eyas.contract.read_config import ConfigSource
-from eyas.contract.target_spec import TargetSpec
-from eyas.contract.tensor_names import LAYERS_NAMES
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.spec.config_keys import SPECULATORS_KEYS
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.read_config import ConfigSource
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.tensor_names import LAYERS_NAMES
+from eyas.diagnostic import Diagnostic
 
 VERSION = "0.9.0"  # the version whose format is written
 _LIMITS = Limits(format="speculators", mla=False, fc_bias=False)
@@ -60,12 +60,12 @@ def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str
     )
 
 
-def _odd(checkpoint: Checkpoint) -> list[Finding]:
+def _odd(checkpoint: Checkpoint) -> list[Diagnostic]:
     findings = []
     kind = checkpoint.config.get("speculators_model_type", "eagle3")
     if kind != "eagle3":
         findings.append(
-            Finding(
+            Diagnostic(
                 code="speculators-not-eagle3",
                 severity="error",
                 what=f"speculators_model_type is {str(kind)[:40]}",
@@ -76,7 +76,7 @@ def _odd(checkpoint: Checkpoint) -> list[Finding]:
         )
     if "norm_before_residual" not in checkpoint.config:
         findings.append(
-            Finding(
+            Diagnostic(
                 code="residual-unstated",
                 severity="error",
                 what="norm_before_residual is not in config.json",

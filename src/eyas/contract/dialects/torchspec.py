@@ -3,16 +3,16 @@
 Source: lightseekorg/TorchSpec 6f21829 `tools/convert_to_hf.py`.
 """
 
-from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.evidence import is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
 from eyas.contract.dialects.reading import assemble, flat_source
-from eyas.contract.draft_reading import DraftReading
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.target_spec import TargetSpec
-from eyas.contract.tensor_names import SINGLE_MIDLAYER_NAMES
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.tensor_names import SINGLE_MIDLAYER_NAMES
 
 _STYLE = FlatStyle(
     limits=Limits(

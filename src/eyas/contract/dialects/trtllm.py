@@ -6,13 +6,13 @@ Source: NVIDIA/TensorRT-LLM 00679c66 `tensorrt_llm/_torch/models/modeling_specul
 from collections.abc import Mapping
 from dataclasses import replace
 
-from eyas.contract.checkpoint import Checkpoint
 from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
-from eyas.contract.draft_spec import DraftSpec
-from eyas.contract.target_spec import TargetSpec
-from eyas.contract.tensor_names import LAYERS_NAMES
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.tensor_names import LAYERS_NAMES
 
 _STYLE = FlatStyle(
     limits=Limits(

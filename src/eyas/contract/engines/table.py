@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from eyas.contract.engines import sglang, vllm
-from eyas.contract.engines.load_rules import LoadRules
+from eyas.contract.engines.loading.load_rules import LoadRules
+from eyas.contract.engines.loading.target_hooks import known_targets
+from eyas.contract.engines.sglang import load_rules as sglang
 from eyas.contract.engines.version import LOADER_RAN, SOURCE_READ, at_least, sort_key
-from eyas.contract.target_hooks import known_targets
+from eyas.contract.engines.vllm import load_rules as vllm
 
 
 def engine_rows() -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.engine.batches.model import Pieces, rounded_capacity, upload
 from eyas.engine.batches.ops import BatchOps, EagerBatchOps, Place, place_prompts
 from eyas.engine.capturable import FastPathUnsupported

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from eyas.contract.target_spec import read_target
+from eyas.contract.spec.target_spec import read_target
 from eyas.decode.sampling import Sampling
 from eyas.engine.batches.draft import BatchDraft, draft_bytes_per_position, require_batched
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from eyas.contract.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.engine.capturable import FastPathUnsupported
 from eyas.engine.llama_weights import BlockWeights, LlamaWeights
 from eyas.models.draft import Eagle3Draft

@@ -1,0 +1,1 @@
+"""Everything that can be said about a draft before any engine is started."""

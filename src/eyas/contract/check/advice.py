@@ -1,0 +1,106 @@
+"""Whether the `eyas convert` that an engine's finding advises leads through: tried from headers, before it is said."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from eyas.contract.convert.conversion import ConversionNeedsWeights, ConversionPlan
+from eyas.contract.convert.conversion_plan import plan_conversion
+from eyas.contract.dialects.registry import dialect_named
+from eyas.contract.engines.loading.judge import judge
+from eyas.contract.engines.version import EngineVersion
+from eyas.contract.files.checkpoint import Checkpoint, IntMap, TensorInfo
+from eyas.contract.files.int_map import int_map_of_bytes
+from eyas.contract.reading.draft_findings import draft_findings
+from eyas.contract.reading.lookalike_findings import renames_for
+from eyas.contract.reading.read_draft import PREFIX, read_draft
+from eyas.contract.spec.convert_command import convert_command
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.renames import Rename
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import Diagnostic, errors_of
+from eyas.errors import EyasError
+
+_COMMAND = re.compile(r"eyas convert (?:'[^']*'|\S)+ --to (\w+) OUT")
+
+
+def with_tried_advice(
+    findings: Sequence[Diagnostic], reading: DraftReading | None, target: TargetSpec | None, engine: EngineVersion
+) -> list[Diagnostic]:
+    """`findings` of `engine`; where the conversion that one advises would be refused or cure nothing, it says so.
+
+    Args:
+        reading: None = the draft cannot be read, so not converted either.
+    """
+    return [_tried(finding, reading, target, engine) for finding in findings]
+
+
+def _tried(
+    finding: Diagnostic, reading: DraftReading | None, target: TargetSpec | None, engine: EngineVersion
+) -> Diagnostic:
+    match = _COMMAND.search(finding.do)
+    if match is None:
+        return finding
+    if reading is None:
+        return replace(finding, do="settle first why eyas cannot read it as a draft: it cannot be converted either")
+    instead = _instead(match[1], finding.code, reading, target, engine)
+    if instead is None:
+        return finding
+    is_command = instead.startswith("eyas convert")
+    # of a sentence around the command, the rest stays true
+    do = finding.do[: match.start()] + instead + finding.do[match.end() :] if is_command else instead
+    return replace(finding, do=do)
+
+
+def _instead(
+    dialect: str, code: str, reading: DraftReading, target: TargetSpec | None, engine: EngineVersion
+) -> str | None:
+    """What to advise instead of the plain command; None = it works."""
+    renames: tuple[Rename, ...] = ()
+    bad = _errors(reading, target)
+    if bad and (renames := renames_for(reading)):
+        try:
+            reading = read_draft(reading.checkpoint, target, renames)
+            bad = _errors(reading, target)
+        except EyasError as error:
+            return f"settle [{error.code}] first: {error.do}"
+    if bad:
+        codes = ", ".join(dict.fromkeys(f"[{finding.code}]" for finding in bad))
+        return f"settle {codes} first: until then `eyas convert` refuses the draft"
+    try:
+        plan = plan_conversion(reading, dialect_named(dialect), target)
+    except ConversionNeedsWeights:
+        return None  # a header dump: the command names the folder that it was made of
+    except EyasError as error:
+        return f"`eyas convert --to {dialect}` does not do it ({error.what}): {error.do}"
+    if code in _codes_after(plan, reading, target, engine):
+        return f"export the draft again as {engine.engine} wants it; `eyas convert --to {dialect}` does not cure this"
+    return convert_command(reading.checkpoint.where, dialect, renames) if renames else None
+
+
+def _errors(reading: DraftReading, target: TargetSpec | None) -> list[Diagnostic]:
+    return [finding for finding in errors_of(draft_findings(reading, target)) if finding.code != PREFIX]
+
+
+def _codes_after(
+    plan: ConversionPlan, reading: DraftReading, target: TargetSpec | None, engine: EngineVersion
+) -> set[str]:
+    """What `engine` would still find wrong with the draft that `plan` writes."""
+    written = Checkpoint(
+        where=reading.checkpoint.where,
+        kind="dump",
+        config=plan.config,
+        tensors={t.name: TensorInfo(dtype=t.dtype, shape=t.shape) for t in plan.tensors},
+        int_maps=_maps(plan, reading.int_maps),
+    )
+    return {reason.code for reason in judge(written, reading, target, engine, engine.runner).reasons}
+
+
+def _maps(plan: ConversionPlan, known: Mapping[str, IntMap]) -> dict[str, IntMap]:
+    found = {}
+    for tensor in plan.tensors:
+        if tensor.canonical in known:
+            found[tensor.name] = known[tensor.canonical]
+        elif tensor.canonical == "t2d" and isinstance(tensor.source, bytes):
+            found[tensor.name] = int_map_of_bytes(tensor.source, tensor.dtype, is_mask=True)
+    return found

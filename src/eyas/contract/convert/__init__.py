@@ -1,0 +1,1 @@
+"""From one format to another: planned from headers, written aside, audited byte by byte."""

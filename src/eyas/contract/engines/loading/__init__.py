@@ -1,0 +1,1 @@
+"""What an engine does with a draft when it loads it: the machinery that applies the load rules of every engine."""

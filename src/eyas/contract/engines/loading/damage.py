@@ -1,0 +1,259 @@
+"""What lost tensors, unfilled parameters, ignored switches and broken maps cost: the reasons behind "silent damage"."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from eyas.contract.engines.loading.ledger import DamageSeverity, KeyEntry, ParameterEntry, Reason, TensorEntry
+from eyas.contract.engines.loading.load_rules import LoadRules
+from eyas.contract.engines.loading.load_tensors import Loaded
+from eyas.contract.engines.loading.seen_config import SeenConfig
+from eyas.contract.files.checkpoint import IntMap
+from eyas.contract.files.int_map import is_absolute
+from eyas.contract.spec.convert_command import convert_command
+from eyas.contract.spec.tensor_names import SCALE_SUFFIXES
+from eyas.talk import counted
+
+_FATAL_WHEN_UNFILLED = ("lm_head.weight", "model.fc.weight", "model.embed_tokens.weight")
+# such a switch costs something only through its tensors
+_BIAS_KEYS = ("attention_bias", "mlp_bias", "bias")
+_MAPS = ("hot_token_id", "draft_id_to_target_id")
+# left over from training (speculators): the draft does not need them
+_TRAINING_ONLY = ("verifier_norm.", "verifier_lm_head.")
+
+
+def _damage(
+    code: str, severity: DamageSeverity, what: str, where: str, why: str, do: str, items: Iterable[str]
+) -> Reason:
+    return Reason(
+        code=code,
+        verdict="silent-damage",
+        severity=severity,
+        what=what,
+        where=where,
+        why=why,
+        do=do,
+        items=tuple(items),
+    )
+
+
+def parameter_reasons(
+    rules: LoadRules, config: SeenConfig, parameters: Sequence[ParameterEntry], loaded: Loaded, where: str
+) -> list[Reason]:
+    """Reasons for parameters that no tensor fills."""
+    lost = [p for p in parameters if p.state not in ("filled", "target") and not _is_harmless(p)]
+    found: list[Reason] = []
+    if vocabulary := [p for p in lost if p.name in _MAPS]:
+        found.append(_no_map(config, vocabulary[0], where))
+    weights = [p for p in lost if p.name not in _MAPS]
+    if weights:
+        found.append(_unfilled(rules, weights, loaded, where))
+    head = next((p for p in parameters if p.name == "lm_head.weight"), None)
+    if head is not None and head.state == "target" and config.draft_vocab < config.size("vocab_size"):
+        found.append(_cut_head(rules, config, head, where))
+    if rules.ties_head and config.ties_head:
+        found += _tied(config, loaded, where)
+    for names, kind in ((loaded.cut, "cut"), (loaded.padded, "padded with zeros")):
+        if names:
+            found.append(_resized(names, kind, where))
+    return found
+
+
+def _is_harmless(parameter: ParameterEntry) -> bool:
+    """Never applied, or a bias that stays zero."""
+    return parameter.state == "unused" or (parameter.state == "zeros" and parameter.name.endswith(".bias"))
+
+
+def _no_map(config: SeenConfig, parameter: ParameterEntry, where: str) -> Reason:
+    return _damage(
+        "vocab-map-missing",
+        "fatal",
+        f"no d2t for a head of {config.draft_vocab} of {config.size('vocab_size')} ids",
+        where,
+        f"{parameter.name} stays {'unset' if parameter.state == 'absent' else 'zero'}: draft id i is proposed as"
+        " target id i, and almost nothing is accepted",
+        "export the draft with d2t (offsets), or build it from the trainer's vocabulary map",
+        (parameter.name,),
+    )
+
+
+def _unfilled(rules: LoadRules, lost: Sequence[ParameterEntry], loaded: Loaded, where: str) -> Reason:
+    names = [p.name for p in lost]
+    weights = [p for p in lost if not p.name.endswith("norm.weight") and not p.name.endswith(".bias")]
+    is_fatal = any(n in _FATAL_WHEN_UNFILLED for n in names) or len(weights) >= 3
+    held = ", ".join(sorted({f"{p.state}" for p in lost}))
+    dropped = [e.name for e in loaded.entries if e.fate == "dropped"]
+    renamed = any(n.startswith(("layers.0.", "model.layers.0.")) for n in dropped) and "midlayer" in rules.layer_module
+    do = convert_command(where, rules.engine) if renamed or dropped else "export the draft with these tensors"
+    return _damage(
+        "parameters-unfilled",
+        "fatal" if is_fatal else "severe",
+        f"{counted(len(names), 'parameter gets', 'parameters get')} nothing from the checkpoint: {_short(names)}",
+        where,
+        f"{'it stays' if len(names) == 1 else 'they stay'} {held}; "
+        "the engine starts, answers correctly and accepts less, without a log line"
+        + (
+            f" ({counted(len(dropped), 'checkpoint tensor is', 'checkpoint tensors are')} dropped, {_short(dropped)})"
+            if dropped
+            else ""
+        ),
+        do,
+        names,
+    )
+
+
+def _cut_head(rules: LoadRules, config: SeenConfig, head: ParameterEntry, where: str) -> Reason:
+    return _damage(
+        "head-cut",
+        "fatal",
+        f"no lm_head for a pruned vocabulary of {config.draft_vocab}",
+        where,
+        f"{rules.engine} takes {head.remark or 'the head of the target'}: its rows are not those of the draft's ids",
+        "export the draft with its own lm_head.weight",
+        (head.name,),
+    )
+
+
+def _tied(config: SeenConfig, loaded: Loaded, where: str) -> list[Reason]:
+    own = [e.name for e in loaded.entries if e.name.endswith("lm_head.weight") and e.fate == "dropped"]
+    if not own and config.draft_vocab >= config.size("vocab_size"):
+        return []
+    return [
+        _damage(
+            "head-tied",
+            "fatal",
+            "tie_word_embeddings is true: the head becomes the target's embedding",
+            f"{where}: config.json: tie_word_embeddings",
+            "the draft's own lm_head is dropped" if own else "its rows are not those of the draft's ids",
+            'write "tie_word_embeddings": false',
+            own or ("lm_head.weight",),
+        )
+    ]
+
+
+def _resized(names: Mapping[str, str], kind: str, where: str) -> Reason:
+    first = next(iter(names))
+    return _damage(
+        f"tensor-{kind.split()[0]}",
+        "severe",
+        f"{counted(len(names), 'tensor is', 'tensors are')} {kind} to fit: {_short(list(names))}",
+        where,
+        f"{first}: {names[first]}",
+        "correct intermediate_size, num_attention_heads, num_key_value_heads or head_dim in config.json",
+        names,
+    )
+
+
+def tensor_reasons(rules: LoadRules, tensors: Sequence[TensorEntry], loaded: Loaded, where: str) -> list[Reason]:
+    """Reasons for tensors that are dropped although no parameter waits for them, or cast without their scale."""
+    found: list[Reason] = []
+    dropped = [t for t in tensors if t.fate == "dropped" and not _is_about_a_parameter(rules, t.name)]
+    scales = [t.name for t in dropped if t.name.rsplit(".", 1)[-1] in SCALE_SUFFIXES]
+    leftovers = [t.name for t in dropped if t.name.removeprefix("model.").startswith(_TRAINING_ONLY)]
+    others = [t.name for t in dropped if t.name not in scales and t.name not in leftovers]
+    if others:
+        first = next(t for t in dropped if t.name == others[0])
+        found.append(
+            _damage(
+                "tensors-dropped",
+                "severe",
+                f"{counted(len(others), 'tensor of the draft is', 'tensors of the draft are')} lost: {_short(others)}",
+                where,
+                f"{first.remark}; the draft was trained with them",
+                f"use an engine version that has them, or {convert_command(where, rules.engine)}",
+                others,
+            )
+        )
+    if scales or loaded.unscaled:
+        lost = list(loaded.unscaled) or scales
+        found.append(
+            _damage(
+                "scales-lost",
+                "fatal",
+                f"quantised values without their scales: {_short(lost)}",
+                where,
+                "they are cast into plain weights as they are, orders of magnitude off",
+                "declare the quantisation in config.json, or export the draft in BF16",
+                lost,
+            )
+        )
+    return found
+
+
+def _is_about_a_parameter(rules: LoadRules, name: str) -> bool:
+    """Its loss shows as an unfilled parameter already (a renamed layer, fc, head)."""
+    bare = name.removeprefix("model.").removeprefix("model.")
+    if bare.endswith((".bias", "q_norm.weight", "k_norm.weight")):
+        return False
+    if bare.startswith("layers.") and not bare.startswith("layers.0."):
+        return rules.layer_module != "midlayer"
+    return bare.startswith(("midlayer.", "layers.0.", "fc.", "norm.", "lm_head.", "embed_tokens."))
+
+
+def map_reasons(
+    rules: LoadRules, config: SeenConfig, maps: Mapping[str, IntMap], loaded: Loaded, where: str
+) -> list[Reason]:
+    """Reasons for a vocabulary map that is loaded and wrong."""
+    d2t, t2d = maps.get("d2t"), maps.get("t2d")
+    if d2t is None or rules.map_parameter not in loaded.filled:
+        return []
+    fault = vocab_map_fault(d2t, t2d, config.draft_vocab, config.size("vocab_size"))
+    if fault is None:
+        return []
+    return [
+        _damage(
+            "vocab-map-wrong",
+            "fatal",
+            f"d2t is wrong: {fault}",
+            f"{where}: d2t",
+            f"{rules.draft_class} proposes i + d2t[i] without a check: wrong tokens, or an index out of range",
+            convert_command(where, rules.engine, fix="d2t-absolute")
+            if is_absolute(d2t, t2d) and d2t.is_strictly_increasing
+            else "rebuild d2t as offsets: d2t[i] = target id of draft id i, minus i",
+            ("d2t",),
+        )
+    ]
+
+
+def vocab_map_fault(d2t: IntMap, t2d: IntMap | None, draft_vocab: int, vocab: int) -> str | None:
+    """What is wrong with `d2t` read as offsets; None if nothing shows."""
+    if draft_vocab >= vocab and d2t.minimum == d2t.maximum == 0:
+        return None
+    agrees = t2d is None or t2d.digest == d2t.digest
+    if is_absolute(d2t, t2d):
+        return "it holds absolute target ids (they agree with t2d), not offsets"
+    if d2t.length != draft_vocab and draft_vocab:
+        return f"{d2t.length} entries for {draft_vocab} draft ids"
+    if d2t.ids_minimum < 0 or (vocab and d2t.ids_maximum >= vocab):
+        return f"ids {d2t.ids_minimum} ... {d2t.ids_maximum} in a vocabulary of {vocab}"
+    if not d2t.ids_strictly_increasing:
+        return "several draft ids mean the same target id, or their order is not that of the head"
+    if d2t.minimum == 0 and d2t.maximum == d2t.length - 1 and d2t.is_strictly_increasing and d2t.length > 8:
+        return "it counts 0, 1, 2 ... (a default never replaced): draft id i becomes 2i"
+    if d2t.minimum == d2t.maximum == 0 and draft_vocab < vocab:
+        return "all offsets are zero (a default never replaced): the first ids of the vocabulary"
+    if not agrees:
+        return "it does not give the ids that t2d marks"
+    return None
+
+
+def key_reasons(rules: LoadRules, config: SeenConfig, keys: Sequence[KeyEntry], where: str) -> list[Reason]:
+    """Reasons for switches that are set and not read."""
+    ignored = [k for k in keys if k.fate == "ignored" and k.key.rsplit(".", 1)[-1] not in _BIAS_KEYS]
+    if not ignored:
+        return []
+    first = ignored[0]
+    return [
+        _damage(
+            "switches-ignored",
+            "severe",
+            f"{rules.engine} ignores {', '.join(k.key for k in ignored)}",
+            f"{where}: config.json",
+            f"{first.key}: {first.remark}; the draft computes something else than was trained, without a log line",
+            "use an engine or version that has the switch, or train without it",
+            (k.key for k in ignored),
+        )
+    ]
+
+
+def _short(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} ... ({len(names)})"

@@ -1,0 +1,181 @@
+"""What one engine does with one draft, both ways: every checkpoint tensor, every runtime parameter, every config key.
+
+Only the shape of the answer lives here; `engines/` fills it in.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from eyas.contract.engines.version import EngineVersion
+from eyas.diagnostic import Severity
+
+# What becomes of a checkpoint tensor.
+TensorFate = Literal["used", "shared", "overwritten", "by-design", "dropped", "crash"]
+# What a runtime parameter holds when the engine starts to serve.
+# unused = built, but never applied by this class.
+ParameterState = Literal["filled", "partly", "ones", "zeros", "uninitialised", "target", "absent", "unused"]
+KeyFate = Literal["read", "inert", "ignored", "unknown", "crash"]
+Verdict = Literal["ok", "silent-damage", "crash", "refuses"]
+DamageSeverity = Literal["mild", "severe", "fatal"]
+
+FINDING_SEVERITY: Mapping[DamageSeverity, Severity] = {"mild": "warning", "severe": "error", "fatal": "fatal"}
+_DAMAGE_ORDER: tuple[DamageSeverity, ...] = ("mild", "severe", "fatal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """One checkpoint tensor.
+
+    Attributes:
+        fate: used = loaded into `parameter`; shared = equals the target's, which is used; overwritten = loaded, then
+            replaced by the target's; by-design = not wanted by this engine and without effect (t2d); dropped = lost;
+            crash = the loader raises.
+        parameter: runtime parameter it went into; None if it went nowhere.
+        remark: how, if not plainly: "fused as q", "cast F32 -> BF16", "rows 64.. cut off", the log line of a drop.
+    """
+
+    name: str
+    fate: TensorFate
+    parameter: str | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterEntry:
+    """One runtime parameter of the draft.
+
+    Attributes:
+        state: filled = by checkpoint tensors; partly = a fused parameter with a shard missing (the rest holds
+            whatever memory held) or padded; ones / zeros / uninitialised = as constructed; target = the target's.
+        sources: checkpoint tensors that fill it.
+        remark: which shards are missing, and the like.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    state: ParameterState
+    sources: tuple[str, ...] = ()
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyEntry:
+    """One config key (nested ones with dots) and what the engine makes of it."""
+
+    key: str
+    fate: KeyFate
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One cause of a verdict other than ok.
+
+    Attributes:
+        code: kebab-case, the code of the finding made of it.
+        severity: what it costs; None for a crash or refusal.
+        items: names of the tensors, parameters or keys concerned.
+        do: command or edit that fixes it.
+    """
+
+    code: str
+    verdict: Verdict
+    severity: DamageSeverity | None = None
+    what: str
+    where: str
+    why: str
+    do: str
+    items: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """The verdict of one engine on one draft.
+
+    Attributes:
+        runner: vLLM's model runner it holds for; None for SGLang.
+        draft_class: runtime class that the config selects; None when the engine refuses it.
+        severity: of a silent damage: mild (some acceptance lost), severe, fatal (nothing accepted).
+        aux: boundaries that the target will be tapped at, as number of layers applied; None when nothing starts or
+            the target's depth is unknown.
+        source: where the rules were read: file and version.
+        grade: ran / read / inferred.
+    """
+
+    engine: EngineVersion
+    runner: str | None
+    draft_class: str | None
+    verdict: Verdict
+    severity: DamageSeverity | None
+    reasons: tuple[Reason, ...]
+    tensors: tuple[TensorEntry, ...]
+    parameters: tuple[ParameterEntry, ...]
+    keys: tuple[KeyEntry, ...]
+    aux: tuple[int, ...] | None
+    source: str
+    grade: str
+
+    @property
+    def starts(self) -> bool:
+        """The engine gets as far as serving. Where it does not, nothing is dropped, unfilled or ignored."""
+        return self.verdict in ("ok", "silent-damage")
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Checkpoint tensors whose values are lost."""
+        return tuple(t.name for t in self.tensors if t.fate == "dropped") if self.starts else ()
+
+    @property
+    def unfilled(self) -> tuple[str, ...]:
+        """Runtime parameters that no checkpoint tensor (and no target) fills, in whole or in part."""
+        held = ("filled", "target", "unused")
+        return tuple(p.name for p in self.parameters if p.state not in held) if self.starts else ()
+
+    @property
+    def overwritten(self) -> tuple[str, ...]:
+        """Checkpoint tensors replaced by the target's by design."""
+        return tuple(t.name for t in self.tensors if t.fate == "overwritten") if self.starts else ()
+
+    @property
+    def ignored_keys(self) -> tuple[str, ...]:
+        """Config keys that change the function and that this engine does not read."""
+        return tuple(k.key for k in self.keys if k.fate == "ignored") if self.starts else ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """It starts and serves the function that was trained."""
+        return self.verdict == "ok"
+
+    def as_document(self) -> dict[str, Any]:
+        """The ledger as a JSON object (docs/check-schema.md)."""
+        return {
+            "engine": self.engine.label,
+            "rules": self.engine.rules,
+            "runner": self.runner,
+            "draft_class": self.draft_class,
+            "verdict": self.verdict,
+            "severity": self.severity,
+            "reasons": [asdict(r) for r in self.reasons],
+            "dropped": list(self.dropped),
+            "unfilled": list(self.unfilled),
+            "overwritten": list(self.overwritten),
+            "ignored_keys": list(self.ignored_keys),
+            "aux": None if self.aux is None else list(self.aux),
+            "tensors": [asdict(t) for t in self.tensors],
+            "parameters": [asdict(p) for p in self.parameters],
+            "keys": [asdict(k) for k in self.keys],
+            "source": self.source,
+            "grade": self.grade,
+        }
+
+
+def verdict_of(reasons: Sequence[Reason]) -> tuple[Verdict, DamageSeverity | None]:
+    """The verdict that all reasons together mean: what happens first wins (refuses, then crash, then damage)."""
+    for verdict in ("refuses", "crash"):
+        if any(r.verdict == verdict for r in reasons):
+            return verdict, None
+    severities = [r.severity for r in reasons if r.verdict == "silent-damage" and r.severity is not None]
+    if not severities:
+        return "ok", None
+    return "silent-damage", max(severities, key=_DAMAGE_ORDER.index)

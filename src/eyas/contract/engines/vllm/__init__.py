@@ -1,0 +1,1 @@
+"""Everything eyas knows of vLLM."""

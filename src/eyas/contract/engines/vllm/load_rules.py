@@ -1,0 +1,111 @@
+"""vLLM's draft loaders by version. Source: model_executor/models/{llama,qwen3,deepseek}_eagle3.py and registry.py."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from eyas.contract.engines.loading.load_rules import LoadRules
+
+# Architecture name (after the "Eagle3" prefix was put on) -> runtime class. Source: registry.py, same in all three.
+REGISTRY = {
+    "PEagleDraftModel": "Eagle3LlamaForCausalLM",
+    "PeagleLlamaForCausalLM": "Eagle3LlamaForCausalLM",
+    "Eagle3LlamaForCausalLM": "Eagle3LlamaForCausalLM",
+    "Eagle3MiniMaxM2ForCausalLM": "Eagle3LlamaForCausalLM",
+    "LlamaForCausalLMEagle3": "Eagle3LlamaForCausalLM",
+    "Eagle3Qwen2_5vlForCausalLM": "Eagle3LlamaForCausalLM",
+    "Eagle3Qwen3vlForCausalLM": "Eagle3LlamaForCausalLM",
+    "Eagle3Qwen3ForCausalLM": "Eagle3Qwen3ForCausalLM",
+    "PeagleQwen3ForCausalLM": "Eagle3Qwen3ForCausalLM",
+    "Eagle3DeepseekV2ForCausalLM": "Eagle3DeepseekV2ForCausalLM",
+    "Eagle3DeepseekV3ForCausalLM": "Eagle3DeepseekV2ForCausalLM",
+}
+# speculators' transformer_layer_config.model_type -> architecture. Source: configs/speculators/algos.py.
+SPECULATORS_CLASSES = {"llama": "Eagle3LlamaForCausalLM", "qwen3": "Eagle3Qwen3ForCausalLM"}
+# Oldest transformers that a release allows; the newest model types may need a newer one than is installed.
+TRANSFORMERS = {"0.25.1": "5.6.0", "0.32.0": "5.19.0", "0.33.0": "5.19.0"}
+OWN_MODEL_TYPES = {"kimi_k2": "0.25.1", "deepseek_v32": "0.25.1"}
+
+
+def is_moe(text_config: Mapping[str, Any]) -> bool:
+    """The target has experts: vLLM 0.25.1 then keeps the V1 runner. Source: vllm 0.25.1 config/vllm.py:557-574."""
+    return any(text_config.get(key) for key in ("num_experts", "n_routed_experts", "num_local_experts"))
+
+
+_LLAMA_025 = LoadRules(
+    engine="vllm",
+    draft_class="Eagle3LlamaForCausalLM",
+    kind="llama",
+    since="0.25.1",
+    source="vllm 0.25.1 model_executor/models/llama_eagle3.py:35-433",
+    renames=(("midlayer.", "layers.0."),),
+    prefix="unless-contains",
+    unmatched="crash",
+    layer_module="layers.{i}",
+    deep_norm="input_layernorm",
+    num_aux=("num_aux_hidden_states", "eagle_config.eagle_aux_hidden_state_layer_ids"),
+    fc_norm_keys=("fc_norm",),
+    input_norm_keys=("eagle_config.norm_before_fc", "norm_before_fc"),
+    reads_residual=True,
+    reads_feedback=True,
+    qkv_bias=True,
+    o_bias_keys=("attention_bias", "bias"),
+    mlp_bias_key="mlp_bias",
+    bias_start="uninitialised",
+    ties_head=False,
+    needs_draft_vocab_key=False,
+    head_absent="target",
+    map_parameter="draft_id_to_target_id",
+    map_when_full=True,
+    own_embedding=True,
+    quantises_fc=True,
+    sliding=True,
+)
+_LLAMA_032 = replace(
+    _LLAMA_025,
+    since="0.32.0",
+    source="vllm 0.32.0, 0.33.0 model_executor/models/llama_eagle3.py:69-470",
+    map_when_full=False,
+)
+_QWEN3_025 = replace(
+    _LLAMA_025,
+    draft_class="Eagle3Qwen3ForCausalLM",
+    kind="qwen3",
+    source="vllm 0.25.1 model_executor/models/qwen3_eagle3.py",
+    num_aux=(
+        "num_aux_layers",
+        "num_aux_hidden_states",
+        "eagle_aux_hidden_state_layer_ids",
+        "eagle_config.eagle_aux_hidden_state_layer_ids",
+    ),
+    o_bias_keys=(),
+    mlp_bias_key=None,
+    qk_norm=True,
+    sliding=False,
+)
+_QWEN3_032 = replace(
+    _QWEN3_025,
+    since="0.32.0",
+    source="vllm 0.32.0, 0.33.0 model_executor/models/qwen3_eagle3.py:28-447",
+    map_when_full=False,
+    sliding=True,
+)
+_MLA_025 = replace(
+    _LLAMA_025,
+    draft_class="Eagle3DeepseekV2ForCausalLM",
+    kind="mla",
+    source="vllm 0.25.1 model_executor/models/deepseek_eagle3.py",
+    input_norm_keys=(),
+    qkv_bias=False,
+    o_bias_keys=(),
+    mlp_bias_key=None,
+    sliding=False,
+)
+_MLA_032 = replace(
+    _MLA_025,
+    since="0.32.0",
+    source="vllm 0.32.0, 0.33.0 model_executor/models/deepseek_eagle3.py:38-398",
+    map_when_full=False,
+)
+
+RULES: tuple[LoadRules, ...] = (_LLAMA_025, _LLAMA_032, _QWEN3_025, _QWEN3_032, _MLA_025, _MLA_032)

@@ -1,0 +1,96 @@
+"""Which unknown tensor may be which missing one: the same shape, and the most alike in name. A guess, said as one."""
+
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+
+from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.expected_tensors import expected_tensors
+from eyas.contract.spec.renames import Rename, shared_prefix
+from eyas.contract.spec.tensor_names import NameStyle, canonical_names, stored_name
+
+_INTEGERS = ("I64", "I32", "I16", "U32", "U64")
+_ALIKE = 4  # characters that two names must end in alike beyond ".weight" where shapes leave a choice
+
+
+def lookalikes(reading: DraftReading) -> dict[str, str]:
+    """Unknown stored name -> the name, in the draft's own spelling, of the missing tensor that it may be."""
+    spec, tensors = reading.spec, reading.checkpoint.tensors
+    if shared_prefix(list(tensors)):
+        return {}  # a remedy of its own
+    known = set(spec.source_names.values())
+    unknown = [name for name, canonical in canonical_names(tensors).items() if canonical is None and name not in known]
+    shapes = {name: entry.shape for name, entry in expected_tensors(spec).items() if entry.required}
+    shapes |= {"lm_head.weight": (spec.draft_vocab_size, spec.hidden_size)}
+    shapes |= {"embed_tokens.weight": (spec.vocab_size, spec.hidden_size)}
+    style = _style(list(tensors))
+    missing = {stored_name(name, style): shape for name, shape in shapes.items() if name not in spec.tensors}
+    found: dict[str, str] = {}
+    for shape in set(missing.values()):
+        for is_map in (False, True):
+            ours = [n for n in unknown if tensors[n].shape == shape and (tensors[n].dtype in _INTEGERS) == is_map]
+            found |= _pairs(ours, [n for n, wanted in missing.items() if wanted == shape and (n == "d2t") == is_map])
+    return {name: found[name] for name in unknown if name in found}
+
+
+def as_renames(pairs: Mapping[str, str], names: Sequence[str]) -> tuple[Rename, ...]:
+    """`pairs` as the fewest renames: one for a prefix that differs in all of them, else one each.
+
+    Args:
+        names: of all tensors; a prefix must not catch others.
+    """
+    differing = {_without_common_end(old, new) for old, new in pairs.items()}
+    if len(pairs) > 1 and len(differing) == 1:
+        old, new = differing.pop()
+        if old and {name for name in names if name.startswith(old)} == set(pairs):
+            return (Rename(old=old, new=new, is_prefix=True),)
+    return tuple(Rename(old=old, new=new) for old, new in pairs.items())
+
+
+def _style(names: Sequence[str]) -> NameStyle:
+    bare = [name.removeprefix("model.") for name in names]
+    is_inner = any(n.startswith("layers.") and not n.startswith("layers.0.") and ".hidden_norm." in n for n in bare)
+    return NameStyle(
+        first_layer="midlayer" if any(name.startswith("midlayer.") for name in bare) else "layers.0",
+        inner_norm="hidden_norm" if is_inner else "input_layernorm",
+    )
+
+
+def _pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
+    """Each with its best, where they choose each other; one of each needs no likeness."""
+    if len(unknown) == len(missing) == 1:
+        return {unknown[0]: missing[0]}
+    found = {}
+    for name in unknown:
+        best = _best(name, missing)
+        if best is not None and _best(best, unknown) == name:
+            found[name] = best
+    return found
+
+
+def _best(name: str, others: Sequence[str]) -> str | None:
+    ranked = sorted(others, key=lambda other: _likeness(name, other), reverse=True)
+    if not ranked or _likeness(name, ranked[0])[0] < len(".weight") + _ALIKE:
+        return None
+    is_tie = len(ranked) > 1 and _likeness(name, ranked[0]) == _likeness(name, ranked[1])
+    return None if is_tie else ranked[0]
+
+
+def _likeness(one: str, other: str) -> tuple[int, float]:
+    return len(_common_end(one, other)), SequenceMatcher(None, one, other).ratio()
+
+
+def _common_end(one: str, other: str) -> str:
+    length = 0
+    while length < min(len(one), len(other)) and one[-1 - length] == other[-1 - length]:
+        length += 1
+    return one[len(one) - length :]
+
+
+def _without_common_end(one: str, other: str) -> tuple[str, str]:
+    """What differs in front, up to the end of a part of the name: blocks.0.x and layers.0.x differ in blocks."""
+    length = len(_common_end(one, other))
+    old, new, end = one[: len(one) - length], other[: len(other) - length], one[len(one) - length :]
+    if old[-1:].isalnum() or new[-1:].isalnum():  # within a part: on to behind its dot
+        rest_of_part = end[: end.find(".") + 1] or end
+        return old + rest_of_part, new + rest_of_part
+    return old, new

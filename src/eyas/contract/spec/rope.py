@@ -1,0 +1,116 @@
+"""Rotary embedding in its two spellings: transformers 4 (`rope_theta`, `rope_scaling`) and 5 (`rope_parameters`).
+
+Reading gives the effective `Rope`, whichever spelling; writing gives both, since SGLang and vLLM read one or the other
+by version. The spelling and its defaults are known here and nowhere else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from eyas.contract.spec.draft_spec import Rope
+
+DEFAULT_THETA = 10000.0
+ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_is_neox_style"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeReading:
+    """What a config says of RoPE.
+
+    Attributes:
+        rope: the effective one.
+        source: where it came from, for a person.
+        conflict: the two spellings contradict each other: how; None if they do not.
+    """
+
+    rope: Rope
+    source: str
+    conflict: str | None = None
+
+
+def read_rope(config: Mapping[str, Any], *, interleaved: bool = False) -> RopeReading:
+    """The effective RoPE of `config` (the level that holds hidden_size).
+
+    Args:
+        config: config.json, or the text part of it.
+        interleaved: what the model class does when `rope_is_neox_style` is absent (MLA drafts: True).
+    """
+    style = config.get("rope_is_neox_style")
+    interleaved = (not style) if isinstance(style, bool) else interleaved
+    new = _flat_parameters(config)
+    old_theta, old_scaling = config.get("rope_theta"), config.get("rope_scaling")
+    old_scaling = old_scaling if isinstance(old_scaling, Mapping) else None
+    share = _number((new or {}).get("partial_rotary_factor"), config.get("partial_rotary_factor"), 1.0)
+    if new is not None:
+        theta = _number(new.get("rope_theta"), old_theta, DEFAULT_THETA)
+        rope = Rope(theta=theta, scaling=_scaling(new), partial_rotary_factor=share, interleaved=interleaved)
+        return RopeReading(
+            rope=rope,
+            source="config.json: rope_parameters",
+            conflict=_conflict(rope, old_theta, old_scaling),
+        )
+    theta = _number((old_scaling or {}).get("rope_theta"), old_theta, DEFAULT_THETA)
+    rope = Rope(theta=theta, scaling=_scaling(old_scaling or {}), partial_rotary_factor=share, interleaved=interleaved)
+    # without any key, engines take theta 10000 in silence
+    has_none = old_theta is None and old_scaling is None
+    source = "no RoPE key in config.json: theta 10000" if has_none else "config.json: rope_theta, rope_scaling"
+    return RopeReading(rope=rope, source=source)
+
+
+def write_rope(rope: Rope) -> dict[str, Any]:
+    """Config keys for `rope` in both spellings, every one explicit."""
+    scaling = dict(rope.scaling) if rope.scaling else None
+    if scaling is not None:
+        # readers before transformers 4.45 want `type`
+        scaling = {**scaling, "type": scaling["rope_type"]}
+    keys: dict[str, Any] = {
+        "rope_theta": rope.theta,
+        "rope_scaling": scaling,
+        "rope_parameters": {"rope_type": "default", **(rope.scaling or {}), "rope_theta": rope.theta},
+    }
+    if rope.partial_rotary_factor != 1.0:
+        keys["partial_rotary_factor"] = rope.partial_rotary_factor
+        keys["rope_parameters"]["partial_rotary_factor"] = rope.partial_rotary_factor
+    return keys
+
+
+def _flat_parameters(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    parameters = config.get("rope_parameters")
+    if not isinstance(parameters, Mapping):
+        return None
+    if parameters and all(isinstance(value, Mapping) for value in parameters.values()):
+        # one entry per kind of layer (Gemma 3): the full-attention one decides
+        full = parameters.get("full_attention", next(iter(parameters.values())))
+        return full if isinstance(full, Mapping) else None
+    return parameters
+
+
+def _scaling(parameters: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind == "default" and not parameters.get("mrope_section"):
+        return None
+    rest = {
+        key: value
+        for key, value in parameters.items()
+        if key not in ("rope_theta", "rope_type", "type", "partial_rotary_factor") and value is not None
+    }
+    return {"rope_type": kind, **rest}
+
+
+def _number(*values: Any) -> float:
+    for value in values:
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30:
+            return float(value)
+    return DEFAULT_THETA
+
+
+def _conflict(rope: Rope, theta: Any, scaling: Mapping[str, Any] | None) -> str | None:
+    if isinstance(theta, int | float) and float(theta) != rope.theta:
+        return f"rope_parameters says theta {rope.theta:g}, rope_theta says {theta:g}"
+    if scaling is None:
+        return None
+    old = _scaling(scaling)
+    if old != rope.scaling:
+        return f"rope_parameters says {rope.scaling}, rope_scaling says {old}"
+    return None
