@@ -222,7 +222,7 @@ def make_target(args: argparse.Namespace) -> Any:
 def make_draft(args: argparse.Namespace, target: Any) -> Any:
     from eyas.contract.spec.draft_spec import DraftSpec, Rope
     from eyas.models.draft import Eagle3Draft
-    from eyas.train.initialise import initialise
+    from eyas.train.plan.initialise import initialise
 
     shape = shape_of(args)
     spec = DraftSpec(
@@ -375,7 +375,7 @@ def with_mfu(found: dict[str, Any], flop: dict[str, float]) -> dict[str, Any]:
 
 def make_trainer(args: argparse.Namespace, phases: Phases) -> Any:
     from eyas.train.config import TrainConfig
-    from eyas.train.trainer import Trainer
+    from eyas.train.optimise.trainer import Trainer
 
     target = make_target(args)
     say("target made")
@@ -403,7 +403,7 @@ def ours(args: argparse.Namespace) -> dict[str, Any]:
 
 def ours_from_states(args: argparse.Namespace) -> dict[str, Any]:
     """The same trainer; its target forward gives states that are there already."""
-    from eyas.train.packing import micro_batches, pack
+    from eyas.train.step.packing import micro_batches, pack
 
     phases = Phases(args.device)
     trainer = make_trainer(args, phases)
@@ -435,7 +435,7 @@ def drop_layers(trainer: Any) -> None:
 
 
 def losses_of(pending: list[Any]) -> list[float]:
-    from eyas.train.step_outcome import read_steps
+    from eyas.train.optimise.step_outcome import read_steps
 
     outcomes, error = read_steps(pending)
     if error is not None:
@@ -445,9 +445,9 @@ def losses_of(pending: list[Any]) -> list[float]:
 
 def check(args: argparse.Namespace) -> dict[str, Any]:
     """Relative gaps between the fast step on this device and the same step in fp32 through transformers and modules."""
-    from eyas.train.packed_target import PaddedStates
-    from eyas.train.packing import pack
-    from eyas.train.unroll import FusedUnroll, ModuleUnroll
+    from eyas.train.step.packed_target import PaddedStates
+    from eyas.train.step.packing import pack
+    from eyas.train.step.unroll import FusedUnroll, ModuleUnroll
 
     args.seq, args.tokens_per_step, args.micro = (24, 72, 72) if args.tiny else (300, 900, 900)
     args.ttt_steps = 3

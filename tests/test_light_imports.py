@@ -32,7 +32,7 @@ LIGHT = [
     "eyas.decode.accept_length",
     "eyas.records.atomic",
     "eyas.report.page",
-    "eyas.serve.supervisor",
+    "eyas.serve.supervise.supervisor",
 ]
 
 

@@ -65,9 +65,9 @@ if TYPE_CHECKING:
     from eyas.talk import Talk as Talk
     from eyas.train.config import TrainConfig as TrainConfig
     from eyas.train.draft_shape import DraftShape as DraftShape
-    from eyas.train.preflight import plan_train as plan_train
+    from eyas.train.plan.preflight import plan_train as plan_train
     from eyas.train.request import TrainRequest as TrainRequest
-    from eyas.train.train import train as train
+    from eyas.train.run.train import train as train
 
 # public name -> module that defines it
 _HOMES = {
@@ -107,7 +107,7 @@ _HOMES = {
     "place": "eyas.models.placement",
     "PackStates": "eyas.replay.probe_pack",
     "plan_conversion": "eyas.contract.convert.conversion_plan",
-    "plan_train": "eyas.train.preflight",
+    "plan_train": "eyas.train.plan.preflight",
     "predict": "eyas.replay.predict",
     "prepare": "eyas.data.prepare",
     "read_checkpoint": "eyas.contract.files.read_checkpoint",
@@ -119,7 +119,7 @@ _HOMES = {
     "resolve_target": "eyas.models.target_folder",
     "save_draft": "eyas.models.save_draft",
     "speculate": "eyas.engine.batches.speculate",
-    "train": "eyas.train.train",
+    "train": "eyas.train.run.train",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list, made from the one table
 

@@ -14,10 +14,10 @@ from eyas.cli.app import COMMANDS, build_app
 SOURCE = Path(eyas.__file__).parent
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Options of the engines that eyas starts or judges, and of no command here.
-FOREIGN = ("serve.", "client.", "contract.launch_flags", "contract.engines.judge", "contract.dialects.llama_cpp")
+FOREIGN = ("serve.", "client.", "contract.engines.launch_flags", "contract.engines.loading.judge", "contract.dialects.llama_cpp")
 # (module, option) that no command says without having it, though it reaches the module; or another tool's. And why.
 EXCEPTIONS = {
-    ("contract.check", "--for"): "`eyas serve` always asks for an engine",
+    ("contract.check.check", "--for"): "`eyas serve` always asks for an engine",
     ("contract.engines.version", "--nearest"): "`eyas serve` takes the nearest rules by itself",
     ("contract.dialects.speculators", "--speculative-config"): "of vLLM",
     ("data.chat_template", "--turns"): "`eyas train` reads templates and renders nothing",
@@ -27,11 +27,11 @@ EXCEPTIONS = {
     ("replay.evaluate", "--save-rows"): "`eyas infer` says it in its own words",
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",
-    ("contract.conversion_plan", "--allow"): "after `eyas convert`, where check and serve quote it",
-    ("contract.convert_command", "--fix"): "within the `eyas convert` that stands before it",
-    ("contract.convert_command", "--rename"): "within the `eyas convert` that stands before it",
-    ("contract.lookalike_findings", "--rename"): "after `eyas convert`",
-    ("contract.renames", "--rename"): "only convert gives renames",
+    ("contract.convert.conversion_plan", "--allow"): "after `eyas convert`, where check and serve quote it",
+    ("contract.spec.convert_command", "--fix"): "within the `eyas convert` that stands before it",
+    ("contract.spec.convert_command", "--rename"): "within the `eyas convert` that stands before it",
+    ("contract.reading.lookalike_findings", "--rename"): "after `eyas convert`",
+    ("contract.spec.renames", "--rename"): "only convert gives renames",
     ("models.hub_snapshot", "--include"): "of hf",
     ("models.hub_snapshot", "--local-dir"): "of hf",
     ("models.quantise", "--quantize"): "others than bench and prepare ask for none",

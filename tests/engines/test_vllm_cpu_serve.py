@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from eyas import shipped
-from eyas.serve.process_tree import is_alive, tree_of
+from eyas.serve.look.process_tree import is_alive, tree_of
 
 pytestmark = [pytest.mark.engines, pytest.mark.smollm2, pytest.mark.timeout(900)]
 

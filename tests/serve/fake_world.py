@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from eyas.serve.evidence import Answer, CounterFacts, ExitFacts, GpuFacts, Observation, ProcessFacts
-from eyas.serve.log_lines import LineSplitter, parse_bar
-from eyas.serve.process_tree import label_of
-from eyas.serve.stacks import RankStack, StackSample
-from eyas.serve.state import Event, Snapshot
-from eyas.serve.supervisor import Supervisor
+from eyas.serve.facts.evidence import Answer, CounterFacts, ExitFacts, GpuFacts, Observation, ProcessFacts
+from eyas.serve.facts.log_lines import LineSplitter, parse_bar
+from eyas.serve.facts.state import Event, Snapshot
+from eyas.serve.look.process_tree import label_of
+from eyas.serve.look.stacks import RankStack, StackSample
+from eyas.serve.supervise.supervisor import Supervisor
 
 LOGS = Path(__file__).parent / "logs"
 EPOCH = time.mktime((2026, 11, 29, 14, 0, 0, 0, 0, -1))

@@ -1,9 +1,9 @@
 """Recipes of launches with made-up models, for the tests of commands."""
 
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.serve.engine_command import Recipe
-from eyas.serve.flag_table import table_flags
-from eyas.serve.serve_options import ServeOptions
+from eyas.serve.launch.engine_command import Recipe
+from eyas.serve.launch.flag_table import table_flags
+from eyas.serve.launch.serve_options import ServeOptions
 
 
 def headers(length: int | None = None, **config: object) -> Checkpoint:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fake_world import World, gpu, sglang
 
-from eyas.serve.evidence import CounterFacts
+from eyas.serve.facts.evidence import CounterFacts
 
 SGLANG, VLLM, VLLM_CPU = ("sglang", "0.5.15.post1"), ("vllm", "0.25.1"), ("vllm", "0.32.0")
 EAGLE3 = "sglang-0.5.15.post1-eagle3.log"

@@ -3,8 +3,8 @@
 import pytest
 from recipes import headers, recipe
 
-from eyas.serve.bad_combinations import bad_combinations
-from eyas.serve.serve_options import ServeOptions
+from eyas.serve.launch.bad_combinations import bad_combinations
+from eyas.serve.launch.serve_options import ServeOptions
 
 MLA = headers(architectures=["Eagle3DeepseekV2ForCausalLM"], kv_lora_rank=512)
 YARN = headers(rope_scaling={"rope_type": "yarn", "factor": 4.0})

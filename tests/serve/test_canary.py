@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.serve.canary import canary_prompts, loops, render_chat
+from eyas.serve.verdict.canary import canary_prompts, loops, render_chat
 
 CHATML = (
     "{% for message in messages %}"

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recipes import headers, recipe
 
-from eyas.serve.command_sglang import sglang_command
-from eyas.serve.command_vllm import vllm_command
-from eyas.serve.serve_options import Counting, ServeOptions, ServeOptionsInvalid
+from eyas.serve.launch.command_sglang import sglang_command
+from eyas.serve.launch.command_vllm import vllm_command
+from eyas.serve.launch.serve_options import Counting, ServeOptions, ServeOptionsInvalid
 
 SGLANG = ["0.5.9", "0.5.12", "0.5.15.post1", "0.5.17", "0.5.20", "0.5.23"]
 VLLM = ["0.25.1", "0.32.0", "0.33.0"]

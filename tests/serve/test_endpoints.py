@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from eyas.serve.endpoints import Endpoints
-from eyas.serve.evidence import Answer
+from eyas.serve.facts.evidence import Answer
+from eyas.serve.look.endpoints import Endpoints
 from stub_server import Script, StubServer
 
 

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.serve.environment import server_environment
-from eyas.serve.run_folder import redact_command
+from eyas.serve.facts.run_folder import redact_command
+from eyas.serve.launch.environment import server_environment
 
 NAMES = ["HF_TOKEN", "VLLM_API_KEY", "SGLANG_ADMIN_API_KEY", "AWS_SECRET_ACCESS_KEY", "NCCL_PASSWORD", "HF_KEY"]
 SECRETS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=8, max_size=30)

@@ -1,6 +1,6 @@
 """What an engine's command line knows, from its help or from the table."""
 
-from eyas.serve.flag_table import first_version_with, flag_value, flags_in_help, last_version_with, table_flags
+from eyas.serve.launch.flag_table import first_version_with, flag_value, flags_in_help, last_version_with, table_flags
 
 HELP = """usage: launch_server.py [-h] --model-path MODEL_PATH [--tp-size TP_SIZE]
 

@@ -12,11 +12,11 @@ import pytest
 from fake_world import LOGS, Run, World, drive
 
 from eyas.decode.accept_length import Acceptance
-from eyas.serve.canary_run import CanaryOptions, RankResult
-from eyas.serve.evidence import ExitFacts
-from eyas.serve.losslessness import Losslessness
-from eyas.serve.verdict import judge
-from eyas.serve.verdict_findings import VerdictContext
+from eyas.serve.facts.evidence import ExitFacts
+from eyas.serve.verdict.canary_run import CanaryOptions, RankResult
+from eyas.serve.verdict.losslessness import Losslessness
+from eyas.serve.verdict.verdict import judge
+from eyas.serve.verdict.verdict_findings import VerdictContext
 
 LAUNCHES: list[dict[str, Any]] = json.loads((LOGS / "h200_launches.json").read_text())
 NAMES = [f"{row['engine']}-{row['draft']}" for row in LAUNCHES]

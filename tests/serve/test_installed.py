@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.serve.installed import EngineNotInstalled, PythonUnusable, find_engine, known_flags
+from eyas.serve.launch.installed import EngineNotInstalled, PythonUnusable, find_engine, known_flags
 from eyas.talk import Silent
 
 

@@ -6,11 +6,11 @@ import re
 import pytest
 from fake_world import LOGS
 
-from eyas.serve import known_failures
-from eyas.serve.crash import CrashReader
-from eyas.serve.evidence import ExitFacts
-from eyas.serve.log_lines import LineSplitter
-from eyas.serve.state import Cause
+from eyas.serve.facts.evidence import ExitFacts
+from eyas.serve.facts.log_lines import LineSplitter
+from eyas.serve.facts.state import Cause
+from eyas.serve.log import known_failures
+from eyas.serve.supervise.crash import CrashReader
 
 # These rows have no text: an exit code and the kernel's counters make them (tested in test_crash.py).
 TEXTLESS = {"killed-out-of-memory", "killed-from-outside"}

@@ -7,9 +7,9 @@ from fake_world import drive, gpu
 from scenario_worlds import CAPTURE, EAGLE3, SGLANG, ready, sglang_world
 
 from eyas.cli.server_view import server_view
-from eyas.serve.live_view import PlainView, RichView, final_text, head_line, lines_of
-from eyas.serve.textfile import render
-from eyas.serve.words import seconds
+from eyas.serve.facts.words import seconds
+from eyas.serve.supervise.live_view import PlainView, RichView, final_text, head_line, lines_of
+from eyas.serve.supervise.textfile import render
 from eyas.talk import Silent
 
 

@@ -6,9 +6,9 @@ import pytest
 from fake_world import LOGS
 
 from eyas.serve.compare import compare, flags_of, load_run
-from eyas.serve.evidence import CounterFacts
-from eyas.serve.liveness import AcceptanceWatch, TokenProgress
-from eyas.serve.run_folder import RunFolder
+from eyas.serve.facts.evidence import CounterFacts
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.supervise.liveness import AcceptanceWatch, TokenProgress
 
 
 def counters(rounds: float, *accepted: float, running: float = 1.0) -> CounterFacts:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eyas.serve import log_tail
-from eyas.serve.log_tail import LogTail
+from eyas.serve.log import log_tail
+from eyas.serve.log.log_tail import LogTail
 
 _AT = time.mktime((2026, 11, 29, 14, 0, 0, 0, 0, -1))
 

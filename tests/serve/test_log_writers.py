@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eyas.serve import log_writers
-from eyas.serve.log_writers import LogWriters, has_writer
+from eyas.serve.log import log_writers
+from eyas.serve.log.log_writers import LogWriters, has_writer
 
 
 @pytest.fixture

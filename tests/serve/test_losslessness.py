@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.client.address import ServerAddress, open_http
-from eyas.serve.losslessness import (
+from eyas.serve.verdict.losslessness import (
     ExpectedAnswer,
     ExpectFileInvalid,
     compare_answers,

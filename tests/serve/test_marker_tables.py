@@ -3,8 +3,8 @@
 import pytest
 from fake_world import LOGS
 
-from eyas.serve.markers import engine_of_line, table_for
-from eyas.serve.versions import matches
+from eyas.serve.log.markers import engine_of_line, table_for
+from eyas.serve.log.versions import matches
 
 VERSIONS = {
     "sglang": ["0.5.9", "0.5.12", "0.5.15.post1", "0.5.17", "0.5.23"],
@@ -68,7 +68,7 @@ def test_our_own_probes_in_the_access_log_prove_nothing():
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("*.log")))
 def test_a_real_logs_engine_is_known_from_its_lines(name: str):
-    from eyas.serve.log_lines import LineSplitter
+    from eyas.serve.facts.log_lines import LineSplitter
 
     lines = LineSplitter().feed((LOGS / name).read_bytes(), 0.0)
     engines = {engine for line in lines if (engine := engine_of_line(line.message)) is not None}

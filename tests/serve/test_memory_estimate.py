@@ -1,7 +1,7 @@
 """Bytes per cached token equal what real servers reported; what does not fit is said."""
 
 from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
-from eyas.serve.memory_estimate import GIB, estimate_memory, kv_bytes_per_token, smallest_gpu
+from eyas.serve.launch.memory_estimate import GIB, estimate_memory, kv_bytes_per_token, smallest_gpu
 
 LLAMA_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
 SMOLLM2 = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 576}

@@ -2,9 +2,9 @@
 
 from fake_world import LOGS, sglang
 
-from eyas.serve.log_lines import LineSplitter
-from eyas.serve.markers import table_for
-from eyas.serve.phases import PhaseTracker
+from eyas.serve.facts.log_lines import LineSplitter
+from eyas.serve.log.markers import table_for
+from eyas.serve.log.phases import PhaseTracker
 
 
 def track(engine: str, version: str | None, data: bytes) -> PhaseTracker:

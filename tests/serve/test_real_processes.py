@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from eyas.serve.clock import SystemClock
-from eyas.serve.engine_process import EngineNotStarted, EngineProcess, start_process
-from eyas.serve.judge import Patience
-from eyas.serve.probes import live_probes
-from eyas.serve.process_tree import is_alive, tree_of
-from eyas.serve.run_folder import RunFolder
-from eyas.serve.stacks import LiveStackTaker, find_py_spy
-from eyas.serve.state import Snapshot, StateName
-from eyas.serve.stop import stop
-from eyas.serve.subject import Subject
-from eyas.serve.supervisor import Supervisor
+from eyas.serve.facts.clock import SystemClock
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.facts.state import Snapshot, StateName
+from eyas.serve.launch.stop import stop
+from eyas.serve.look.engine_process import EngineNotStarted, EngineProcess, start_process
+from eyas.serve.look.probes import live_probes
+from eyas.serve.look.process_tree import is_alive, tree_of
+from eyas.serve.look.stacks import LiveStackTaker, find_py_spy
+from eyas.serve.look.subject import Subject
+from eyas.serve.supervise.judge import Patience
+from eyas.serve.supervise.supervisor import Supervisor
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 QUICK = Patience(frozen_s=1.0, second_sample_s=0.5, scale=0.02)
@@ -251,7 +251,7 @@ def test_the_engine_does_not_outlive_an_eyas_that_is_killed(tmp_path: Path):
     """kill -9 to us: the guard ends the engine, also children in sessions of their own."""
     code = (
         "import os, sys, time; from pathlib import Path;"
-        "from eyas.serve.engine_process import start_process; from eyas.serve.run_folder import RunFolder;"
+        "from eyas.serve.look.engine_process import start_process; from eyas.serve.facts.run_folder import RunFolder;"
         "p = start_process([sys.executable, sys.argv[1], sys.argv[2]], dict(os.environ),"
         " RunFolder.create(Path(sys.argv[3]), engine='sglang'), drain_deadline_s=1.0);"
         "print(p.pid, p.guard_pid, flush=True); time.sleep(1000)"

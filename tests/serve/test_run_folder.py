@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.serve.run_folder import REDACTED, RunFolder, RunFolderUnreadable, redact_command, redact_environment
+from eyas.serve.facts.run_folder import REDACTED, RunFolder, RunFolderUnreadable, redact_command, redact_environment
 
 
 def test_two_launches_in_one_second_do_not_meet(tmp_path: Path):

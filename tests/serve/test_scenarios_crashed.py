@@ -7,8 +7,8 @@ import pytest
 from fake_world import World, drive, sglang, vllm
 from scenario_worlds import EAGLE3, SGLANG, VLLM, VLLM_CPU, sglang_world, vllm_world
 
-from eyas.serve.evidence import ExitFacts
-from eyas.serve.state import StateName
+from eyas.serve.facts.evidence import ExitFacts
+from eyas.serve.facts.state import StateName
 
 CRASHES = [
     ("sglang-0.5.15.post1-crash-draft-graph.log", SGLANG, 137, "cutlass-missing"),

@@ -7,8 +7,8 @@ import pytest
 from fake_world import World, drive, sglang
 from scenario_worlds import EAGLE3, SGLANG, VLLM, VLLM_CPU, counted, ready, sglang_world, vllm_world
 
-from eyas.serve.evidence import Answer, CounterFacts, ExitFacts
-from eyas.serve.state import StateName
+from eyas.serve.facts.evidence import Answer, CounterFacts, ExitFacts
+from eyas.serve.facts.state import StateName
 
 
 def test_a_clean_end_is_stopped():

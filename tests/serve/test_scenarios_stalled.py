@@ -6,7 +6,7 @@ Times are fake seconds; the real supervisor is driven over `fake_world.World`.
 from fake_world import World, drive, gpu, sglang, vllm
 from scenario_worlds import CAPTURE, EAGLE3, SGLANG, VLLM, VLLM_CPU, counted, sglang_world, started, vllm_world
 
-from eyas.serve.evidence import Answer, CounterFacts
+from eyas.serve.facts.evidence import Answer, CounterFacts
 
 
 def test_a_stall_in_graph_capture_is_found_with_its_stacks_and_its_model():

@@ -7,7 +7,7 @@ import pytest
 from fake_world import World, drive, sglang
 from scenario_worlds import ROLL, SGLANG, UP, VLLM, VLLM_CPU, counted, ready, sglang_world, started, vllm_world
 
-from eyas.serve.state import Proof, StateName
+from eyas.serve.facts.state import Proof, StateName
 
 
 def test_sglang_starts_warms_up_and_is_ready():

@@ -12,7 +12,7 @@ import pytest
 from test_launch_flow import CRASH, free_port
 
 from eyas.cli.app import main
-from eyas.serve.process_tree import is_alive, tree_of
+from eyas.serve.look.process_tree import is_alive, tree_of
 from stub_engine import make_site
 from tiny_checkpoints import write_draft, write_target
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from eyas.serve.experiments import for_stall
-from eyas.serve.stacks import RankStack, StackSample, parse_py_spy
-from eyas.serve.stall import asymmetry, classify, position_of, stacks_moved
+from eyas.serve.look.stacks import RankStack, StackSample, parse_py_spy
+from eyas.serve.supervise.experiments import for_stall
+from eyas.serve.supervise.stall import asymmetry, classify, position_of, stacks_moved
 
 CAPTURE_TARGET = (
     "synchronize (torch/cuda/__init__.py:1083)",
@@ -204,7 +204,7 @@ def test_flags_are_those_of_the_version():
     ],
 )
 def test_every_proposed_flag_is_one_that_the_version_has(engine: str, version: str):
-    from eyas.serve.flag_table import table_flags
+    from eyas.serve.launch.flag_table import table_flags
 
     known = table_flags(engine, version)
     kinds = [

@@ -6,10 +6,10 @@ import pytest
 
 from eyas.client.address import ServerAddress, open_http
 from eyas.decode.accept_length import Acceptance
-from eyas.serve.canary_run import CanaryOptions, RankResult
-from eyas.serve.losslessness import ExpectedAnswer, Losslessness
-from eyas.serve.verdict import Verdict, first_minute, judge
-from eyas.serve.verdict_findings import VerdictContext
+from eyas.serve.verdict.canary_run import CanaryOptions, RankResult
+from eyas.serve.verdict.losslessness import ExpectedAnswer, Losslessness
+from eyas.serve.verdict.verdict import Verdict, first_minute, judge
+from eyas.serve.verdict.verdict_findings import VerdictContext
 from stub_server import Script, StubServer
 
 OPTIONS = CanaryOptions(min_rounds=200, max_seconds=20, num_draft_tokens=3)

@@ -19,7 +19,7 @@ import pytest
 from fake_world import LOGS
 
 from eyas.cli.app import main
-from eyas.serve.state import StateName
+from eyas.serve.facts.state import StateName
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 
@@ -247,7 +247,7 @@ def test_options_that_would_disturb_the_server_are_refused(eyas: Callable[..., D
 
 def test_a_stuck_data_parallel_rank_is_found_by_the_canary_though_health_is_green():
     """sglang#29144: one live rank keeps /health green while another is stuck."""
-    from eyas.serve.subject import Subject
+    from eyas.serve.look.subject import Subject
     from eyas.serve.watch import _canary
     from stub_server import Script, StubServer
 

@@ -3,7 +3,7 @@ import torch
 from eyas.data.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.talk import Silent
-from eyas.train.answers import check_answers
+from eyas.train.plan.answers import check_answers
 from tiny_target import tiny_target
 
 TARGET = Target(tiny_target("llama", seed=3))

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.train.batches import plan_batches
 from eyas.train.config import TrainConfig, TrainConfigInvalid
+from eyas.train.plan.batches import plan_batches
 
 LENGTHS = [5, 9, 3, 7, 7, 2, 8, 4]
 
@@ -54,7 +54,7 @@ def test_a_run_without_end_is_refused_before_it_fills_the_memory(config):
 
 
 def test_steps_are_counted_while_they_are_laid_out(monkeypatch):
-    monkeypatch.setattr("eyas.train.batches.MAX_STEPS", 10)
+    monkeypatch.setattr("eyas.train.plan.batches.MAX_STEPS", 10)
     assert len(plan_batches(LENGTHS[:5], TrainConfig(epochs=2), 1)) == 10
     with pytest.raises(TrainConfigInvalid, match="longer than can be planned"):
         plan_batches(LENGTHS[:5], TrainConfig(epochs=3), 1)

@@ -6,7 +6,7 @@ import pytest
 
 from eyas.records.atomic import WriteFailed
 from eyas.records.checkpoint import LAST_GOOD
-from eyas.train.checkpoint import CheckpointDamaged, read_state, throw_away
+from eyas.train.run.checkpoint import CheckpointDamaged, read_state, throw_away
 
 
 def a_file(place: Path) -> None:
@@ -62,6 +62,6 @@ def test_a_run_that_cannot_be_deleted_is_not_gone_on_with(tmp_path: Path, monkey
     place = tmp_path / "draft.resume"
     place.mkdir()
     # As root, who runs tests in containers, no permission stops a deletion.
-    monkeypatch.setattr("eyas.train.checkpoint.shutil.rmtree", lambda *_, **__: None)
+    monkeypatch.setattr("eyas.train.run.checkpoint.shutil.rmtree", lambda *_, **__: None)
     with pytest.raises(WriteFailed, match="cannot delete"):
         throw_away(place)

@@ -5,7 +5,7 @@ import pytest
 from eyas.contract.spec.target_size import TargetSize
 from eyas.models.draft import Eagle3Draft
 from eyas.train.config import TrainConfig
-from eyas.train.costs import estimate_costs
+from eyas.train.plan.costs import estimate_costs
 from tiny_draft import SWITCHES, tiny_draft, tiny_spec
 
 SPEC = tiny_spec(embedding="target")

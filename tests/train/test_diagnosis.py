@@ -4,9 +4,9 @@ from eyas.data.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
-from eyas.train.diagnosis import find_not_finite
-from eyas.train.initialise import initialise
-from eyas.train.trainer import Trainer
+from eyas.train.optimise.trainer import Trainer
+from eyas.train.plan.initialise import initialise
+from eyas.train.run.diagnosis import find_not_finite
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
 

@@ -25,10 +25,10 @@ from eyas.replay.marks import accepted_from_everywhere
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig, TrainConfigInvalid
 from eyas.train.draft_shape import DraftShape
-from eyas.train.plan import run_identity
-from eyas.train.preflight import plan_train
+from eyas.train.plan.plan import run_identity
+from eyas.train.plan.preflight import plan_train
 from eyas.train.request import TrainRequest
-from eyas.train.train import train
+from eyas.train.run.train import train
 from train_run_folder import make_run_folder
 
 # Boundary 1 has no layer id in SGLang's reading of latent drafts.

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from eyas.data.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
-from eyas.train.initialise import initialise
-from eyas.train.packing import even_micro_batches, micro_batches, pack
-from eyas.train.ranks import Ranks
-from eyas.train.step_outcome import read_steps
-from eyas.train.trainer import Trainer
+from eyas.train.optimise.ranks import Ranks
+from eyas.train.optimise.step_outcome import read_steps
+from eyas.train.optimise.trainer import Trainer
+from eyas.train.plan.initialise import initialise
+from eyas.train.step.packing import even_micro_batches, micro_batches, pack
 from tiny_draft import MLA, tiny_draft
 from tiny_target import tiny_target
 
@@ -105,7 +105,7 @@ def test_two_ranks_together_have_the_gradient_of_one(kind, shape, monkeypatch):
 def micro_batches_of(trainer: Trainer, monkeypatch) -> tuple[list[list[TokenRow]], float]:
     seen = list[list[TokenRow]]()
     with monkeypatch.context() as patch:
-        patch.setattr("eyas.train.trainer.pack", lambda rows, *more: seen.append(rows) or pack(rows, *more))
+        patch.setattr("eyas.train.optimise.trainer.pack", lambda rows, *more: seen.append(rows) or pack(rows, *more))
         pending = trainer.start_step(ROWS, 0)
     return seen, pending.padding_share
 

@@ -1,7 +1,7 @@
 import struct
 from pathlib import Path
 
-from eyas.train.event_files import EventFile
+from eyas.train.optimise.event_files import EventFile
 
 
 def crc32c(data: bytes) -> int:

@@ -10,10 +10,10 @@ from eyas.contract.spec.target_spec import read_target
 from eyas.models.save_draft import save_draft
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig, TrainConfigInvalid
-from eyas.train.frozen import freeze, freeze_notes
-from eyas.train.preflight import plan_train
+from eyas.train.plan.frozen import freeze, freeze_notes
+from eyas.train.plan.preflight import plan_train
 from eyas.train.request import TrainRequest
-from eyas.train.train import train
+from eyas.train.run.train import train
 from tiny_draft import VOCAB, tiny_draft
 from train_run_folder import make_run_folder
 

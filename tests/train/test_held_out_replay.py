@@ -12,9 +12,9 @@ from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay
 from eyas.replay.states import LiveStates
 from eyas.talk import Silent
-from eyas.train.held_out import HeldOut, HeldOutUnusable, KeptStates, as_written, find_held_out, read_held_out
-from eyas.train.initialise import initialise
-from eyas.train.ranks import SOLO, Ranks
+from eyas.train.optimise.held_out import HeldOut, HeldOutUnusable, KeptStates, as_written, find_held_out, read_held_out
+from eyas.train.optimise.ranks import SOLO, Ranks
+from eyas.train.plan.initialise import initialise
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
 

@@ -6,7 +6,7 @@ import torch
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
-from eyas.train.initialise import TargetShapeUnknown, default_aux_boundaries, draft_spec_for, initialise
+from eyas.train.plan.initialise import TargetShapeUnknown, default_aux_boundaries, draft_spec_for, initialise
 from tiny_target import tiny_target
 
 TARGET = TargetSpec(

@@ -24,15 +24,15 @@ from eyas.errors import EnvironmentMissing
 from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.talk import Silent
-from eyas.train.checkpoint import save_checkpoint
 from eyas.train.config import TrainConfig, TrainConfigInvalid
-from eyas.train.launch import RankDied, _News, _raise_cause, _rank, _Work, train_on
-from eyas.train.optimiser import TrainingDiverged
-from eyas.train.preflight import plan_train
-from eyas.train.ranks import Place
+from eyas.train.optimise.optimiser import TrainingDiverged
+from eyas.train.optimise.ranks import Place
+from eyas.train.optimise.trainer import Trainer
+from eyas.train.plan.preflight import plan_train
 from eyas.train.request import TrainRequest
-from eyas.train.train import Trained, train
-from eyas.train.trainer import Trainer
+from eyas.train.run.checkpoint import save_checkpoint
+from eyas.train.run.launch import RankDied, _News, _raise_cause, _rank, _Work, train_on
+from eyas.train.run.train import Trained, train
 from train_run_folder import make_run_folder
 
 # Sums in another order are all that may differ: fp32, relative.
@@ -68,7 +68,7 @@ def whole(request_for, tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def start_by(start: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eyas.train.launch.get_context", lambda _: multiprocessing.get_context(start))
+    monkeypatch.setattr("eyas.train.run.launch.get_context", lambda _: multiprocessing.get_context(start))
 
 
 def die_in_step(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +119,8 @@ def test_the_last_good_state_is_kept_before_the_ranks_are_ended(request_for, tmp
 
     monkeypatch.setattr(Trainer, "start_step", start_step)
     # The other rank has nothing to write, and the parent ends all with the first bad news.
-    monkeypatch.setattr("eyas.train.run.save_checkpoint", lambda *given: time.sleep(0.3) or keep(*given))
-    monkeypatch.setattr("eyas.train.launch._GRACE_S", 0.0)
+    monkeypatch.setattr("eyas.train.run.run.save_checkpoint", lambda *given: time.sleep(0.3) or keep(*given))
+    monkeypatch.setattr("eyas.train.run.launch._GRACE_S", 0.0)
     start_by("fork", monkeypatch)
     request, config = request_for(tmp_path / "d"), replace(CONFIG, checkpoint_every_s=1e6)
     with pytest.raises(TrainingDiverged) as caught:
@@ -147,8 +147,8 @@ def test_two_processes_go_on_from_one_and_give_the_curve_of_one(
         raise Stopped
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr("eyas.train.train.write_draft", stop)
-        patch.setattr("eyas.train.run.save_checkpoint", _only_at(5))
+        patch.setattr("eyas.train.run.train.write_draft", stop)
+        patch.setattr("eyas.train.run.run.save_checkpoint", _only_at(5))
         alone(request)
     assert json.loads((resume_folder(request.out) / STATE).read_text())["step"] == 5
 

@@ -1,6 +1,6 @@
 import torch
 
-from eyas.train.metrics import Chains, StepCounts
+from eyas.train.step.metrics import Chains, StepCounts
 
 
 def test_a_chain_ends_with_the_first_wrong_step_and_with_the_supervised_text():

@@ -7,9 +7,9 @@ from eyas.data.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
-from eyas.train.initialise import initialise
-from eyas.train.step_outcome import read_steps
-from eyas.train.trainer import Trainer
+from eyas.train.optimise.step_outcome import read_steps
+from eyas.train.optimise.trainer import Trainer
+from eyas.train.plan.initialise import initialise
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
 

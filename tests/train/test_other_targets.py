@@ -11,9 +11,9 @@ from eyas.models.placement import place
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
 from eyas.train.draft_shape import DraftShape
-from eyas.train.preflight import plan_train
+from eyas.train.plan.preflight import plan_train
 from eyas.train.request import TrainRequest
-from eyas.train.train import train
+from eyas.train.run.train import train
 from train_run_folder import make_run_folder
 
 CONFIG = TrainConfig(

@@ -10,11 +10,11 @@ from eyas.data.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
-from eyas.train.mask_statistics import mask_statistics
-from eyas.train.preflight import examine, plan_train
+from eyas.train.plan.mask_statistics import mask_statistics
+from eyas.train.plan.preflight import examine, plan_train
+from eyas.train.plan.teacher_check import TeacherWrong, check_teacher
+from eyas.train.plan.trial import duration
 from eyas.train.request import TrainRequest
-from eyas.train.teacher_check import TeacherWrong, check_teacher
-from eyas.train.trial import duration
 from tiny_target import tiny_target
 from train_run_folder import make_run_folder
 

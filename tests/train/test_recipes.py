@@ -12,8 +12,8 @@ from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.models.save_draft import choose_dialect
 from eyas.models.target_size import size_of_config
 from eyas.train.config import TrainConfig
-from eyas.train.costs import draft_size, estimate_costs
-from eyas.train.initialise import draft_spec_for
+from eyas.train.plan.costs import draft_size, estimate_costs
+from eyas.train.plan.initialise import draft_spec_for
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(p for p in (ROOT / "recipes").glob("*.yaml") if not p.name.startswith("smollm2"))

@@ -10,12 +10,12 @@ from eyas.errors import EnvironmentMissing
 from eyas.records.atomic import WriteFailed
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
-from eyas.train.device_peaks import peak_flops
-from eyas.train.preflight import plan_train
+from eyas.train.optimise.device_peaks import peak_flops
+from eyas.train.optimise.sinks import open_sinks, require_sinks, scalars_of
+from eyas.train.optimise.trainer import Trainer
+from eyas.train.plan.preflight import plan_train
 from eyas.train.request import TrainRequest
-from eyas.train.sinks import open_sinks, require_sinks, scalars_of
-from eyas.train.train import train
-from eyas.train.trainer import Trainer
+from eyas.train.run.train import train
 from train_run_folder import make_run_folder
 
 

@@ -30,18 +30,18 @@ from eyas.records.rows import RULES, RowsUnreadable
 from eyas.replay.eval_config import EvalConfig
 from eyas.replay.evaluate import evaluate
 from eyas.talk import Silent
-from eyas.train.checkpoint import CheckpointDamaged, CheckpointForeign
 from eyas.train.config import TrainConfig, TrainConfigInvalid
-from eyas.train.held_out import HeldOut, HeldOutUnusable
-from eyas.train.initialise import AuxBoundaryBeyondTarget
-from eyas.train.optimiser import TrainingDiverged
-from eyas.train.packing import pack
-from eyas.train.plan import RowsOfAnotherTarget
-from eyas.train.preflight import DiskTooSmall, plan_train
+from eyas.train.optimise.held_out import HeldOut, HeldOutUnusable
+from eyas.train.optimise.optimiser import TrainingDiverged
+from eyas.train.optimise.trainer import Trainer
+from eyas.train.plan.initialise import AuxBoundaryBeyondTarget
+from eyas.train.plan.plan import RowsOfAnotherTarget
+from eyas.train.plan.preflight import DiskTooSmall, plan_train
+from eyas.train.plan.vocabulary import DraftVocabTooLarge
 from eyas.train.request import TrainRequest
-from eyas.train.train import Trained, train
-from eyas.train.trainer import Trainer
-from eyas.train.vocabulary import DraftVocabTooLarge
+from eyas.train.run.checkpoint import CheckpointDamaged, CheckpointForeign
+from eyas.train.run.train import Trained, train
+from eyas.train.step.packing import pack
 from tiny_draft import tiny_spec
 from train_run_folder import make_run_folder
 
@@ -158,7 +158,7 @@ def test_boundaries_beyond_the_target_are_refused(inputs, tmp_path: Path):
 
 def test_what_could_not_be_saved_is_refused_before_it_is_trained(inputs, tmp_path: Path, monkeypatch):
     no_format = tiny_spec(fc_bias=True, attention_bias=True)
-    monkeypatch.setattr("eyas.train.plan.draft_spec_for", lambda *_, **__: no_format)
+    monkeypatch.setattr("eyas.train.plan.plan.draft_spec_for", lambda *_, **__: no_format)
     with pytest.raises(DraftUnwritable):
         plan_train(request_for(inputs, tmp_path / "draft"), CONFIG, Silent())
 
@@ -339,7 +339,7 @@ def test_rows_of_another_template_are_refused_before_anything_is_loaded(inputs, 
 
 def test_rows_without_a_supervised_token_are_refused(inputs, tmp_path: Path, monkeypatch):
     manifest = replace(Rows(inputs[1]).manifest, num_supervised=0)
-    monkeypatch.setattr("eyas.train.plan.Rows", lambda folder: SimpleNamespace(folder=folder, manifest=manifest))
+    monkeypatch.setattr("eyas.train.plan.plan.Rows", lambda folder: SimpleNamespace(folder=folder, manifest=manifest))
     with pytest.raises(RowsUnreadable, match=f"of {manifest.num_tokens} tokens in 20 rows none is supervised"):
         plan_train(request_for(inputs, tmp_path / "d"), CONFIG, Silent())
 
@@ -579,7 +579,7 @@ def test_waiting_for_data_is_fetching_and_packing(inputs, tmp_path: Path, monkey
 
     request, config = request_for(inputs, tmp_path / "d"), replace(CONFIG, steps=2, checkpoint_every_s=0.0)
     plan = plan_train(request, config, Silent())
-    monkeypatch.setattr("eyas.train.trainer.pack", slowly(pack))
+    monkeypatch.setattr("eyas.train.optimise.trainer.pack", slowly(pack))
     monkeypatch.setattr(Rows, "__getitem__", slowly(Rows.__getitem__))
     train(request, config, plan, Silent())
     first, second = records_of(tmp_path / "d", "eyas.metrics/1")
@@ -594,7 +594,7 @@ def test_tensorboard_gets_every_record_and_wandb_is_refused_when_it_is_not_there
     written = events.read_bytes()
     assert written.count(b"grad_norm") == 9
     assert written.count(b"held_out/accept_length") == 2 * 5  # accept_length_request_mean too
-    monkeypatch.setattr("eyas.train.sinks.find_spec", lambda name: None)
+    monkeypatch.setattr("eyas.train.optimise.sinks.find_spec", lambda name: None)
     with pytest.raises(EnvironmentMissing, match="wandb is not installed"):
         plan_train(request_for(inputs, tmp_path / "e", wandb="project"), CONFIG, Silent())
 

@@ -26,7 +26,7 @@ from eyas.cli.app import main as eyas
 from eyas.data.row_store import Rows
 from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.records.eval_rows import EvalRow, write_eval_rows
-from eyas.train import train as _train  # noqa: F401  the same
+from eyas.train.run import train as _train  # noqa: F401  the same
 from train_run_folder import make_run_folder
 
 _STEPS_PER_LIFE = 15

@@ -1,4 +1,4 @@
-"""`eyas serve`: parse, call, render. The flow itself is in `eyas.serve.launch`."""
+"""`eyas serve`: parse, call, render. The flow itself is in `eyas.serve.launch.launch`."""
 
 import os
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, cache_folder, target_folder, target_headers
 from eyas.cli.terminal import Terminal
 from eyas.errors import ExitCode
-from eyas.serve.canary_run import CanaryOptions
-from eyas.serve.launch_outcome import LaunchOutcome, LaunchSettings
-from eyas.serve.launch_plan import LaunchPlan, LaunchRequest, plan_launch
-from eyas.serve.serve_options import Counting, EngineChoice, ServeOptions, ServeOptionsInvalid, refuse_where
+from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
+from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from eyas.serve.launch.serve_options import Counting, EngineChoice, ServeOptions, ServeOptionsInvalid, refuse_where
+from eyas.serve.verdict.canary_run import CanaryOptions
 from eyas.talk import counted
 
 
@@ -131,10 +131,10 @@ def serve(
 
 def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Terminal, *, json: bool) -> int:
     from eyas.cli.server_view import server_view
-    from eyas.serve.launch import launch, launch_with_retries
-    from eyas.serve.live_view import final_text
-    from eyas.serve.losslessness import read_expected
-    from eyas.serve.stop import Interrupts
+    from eyas.serve.launch.launch import launch, launch_with_retries
+    from eyas.serve.launch.stop import Interrupts
+    from eyas.serve.supervise.live_view import final_text
+    from eyas.serve.verdict.losslessness import read_expected
 
     canary = CanaryOptions(
         min_rounds=flow.verdict_rounds,
@@ -231,7 +231,7 @@ def _printed_target(target: str, talk: Terminal) -> tuple[str, Path | None]:
 
 def _key_variable(name: str | None) -> str | None:
     if name is not None and not os.environ.get(name):
-        from eyas.serve.launch_plan import KeyMissing
+        from eyas.serve.launch.launch_plan import KeyMissing
 
         raise KeyMissing(
             f"the environment variable {name} is not set",

@@ -16,10 +16,10 @@ from eyas.cli.train_text import outcome_text, plan_text, summary_of
 from eyas.talk import Silent, Talk, say_loading
 from eyas.train.config import CHECKS, DRAFT, MACHINE, OUTPUT, TrainConfig, require_processes, require_threads
 from eyas.train.request import TrainRequest, require_startable
-from eyas.train.stopping import TrainingStopped
+from eyas.train.run.stopping import TrainingStopped
 
 if TYPE_CHECKING:
-    from eyas.train.ranks import Place
+    from eyas.train.optimise.ranks import Place
 
 _DEFAULT = TrainConfig()
 
@@ -111,8 +111,8 @@ def train(
         )
         require_startable(request)
         say_loading(talk)
-        from eyas.train.preflight import examine, plan_train
-        from eyas.train.train import train as train_draft
+        from eyas.train.plan.preflight import examine, plan_train
+        from eyas.train.run.train import train as train_draft
 
         if threads is not None:
             _use_threads(threads)
@@ -128,7 +128,7 @@ def train(
         start = time.monotonic()
         listen = partial(wish_to_stop, is_told=is_first)
         if gpus > 1:
-            from eyas.train.launch import train_on
+            from eyas.train.run.launch import train_on
 
             done = train_on(gpus, request, config, plan, Terminal, threads, listen=listen)
         else:
@@ -153,7 +153,7 @@ def _place_by_torchrun() -> "Place | None":
     """Where torchrun put this process; None without it."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
-    from eyas.train.ranks import Place
+    from eyas.train.optimise.ranks import Place
 
     rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     return Place(rank=rank, size=size, local_rank=local_rank, meet_at="env://")

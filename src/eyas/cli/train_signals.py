@@ -17,7 +17,7 @@ from types import FrameType
 from eyas.cli.output import print_json, printable
 from eyas.errors import EyasError
 from eyas.records.checkpoint import STATE, resume_folder
-from eyas.train.stopping import TrainingStopped
+from eyas.train.run.stopping import TrainingStopped
 
 EXIT_CODE = 128 + signal.SIGINT
 _SAME_WISH_S = 0.5  # a terminal and a launcher may both pass one Ctrl-C on

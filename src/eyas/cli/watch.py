@@ -11,10 +11,10 @@ from eyas.cli.server_view import server_view
 from eyas.cli.terminal import Terminal
 from eyas.errors import ExitCode, EyasError
 from eyas.serve import compare as compare_module
-from eyas.serve import subject as subject_module
 from eyas.serve.compare import recorded_verdict
-from eyas.serve.live_view import final_text
-from eyas.serve.stop import Interrupts
+from eyas.serve.launch.stop import Interrupts
+from eyas.serve.look import subject as subject_module
+from eyas.serve.supervise.live_view import final_text
 from eyas.serve.watch import WatchConfig
 from eyas.serve.watch import watch as watch_server
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.serve.clock import Clock, SystemClock
-from eyas.serve.evidence import ExitFacts, Observation
-from eyas.serve.log_lines import LogLine
-from eyas.serve.log_tail import LogTail
-from eyas.serve.run_folder import RunFolder
-from eyas.serve.state import Engine
-from eyas.serve.supervisor import Supervisor
-from eyas.serve.words import seconds
+from eyas.serve.facts.clock import Clock, SystemClock
+from eyas.serve.facts.evidence import ExitFacts, Observation
+from eyas.serve.facts.log_lines import LogLine
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.facts.state import Engine
+from eyas.serve.facts.words import seconds
+from eyas.serve.log.log_tail import LogTail
+from eyas.serve.supervise.supervisor import Supervisor
 
 SCHEMA = "eyas.watch.compare/1"
 _REQUEST = re.compile(r'"(?:GET|POST|HEAD) /\S* HTTP/|^(?:Prefill|Decode) batch|^Engine \d+: Avg|^SpecDecoding metrics')

@@ -14,16 +14,16 @@ from cyclopts import Parameter
 
 from eyas.client.address import ServerAddress, open_http
 from eyas.errors import ExitCode, EyasError
-from eyas.serve import textfile as textfile_module
-from eyas.serve.clock import Clock, SystemClock
-from eyas.serve.evidence import Answer
-from eyas.serve.live_view import View
-from eyas.serve.probes import live_probes
-from eyas.serve.run_folder import RunFolder
-from eyas.serve.stacks import LiveStackTaker
-from eyas.serve.state import Engine, Snapshot, StateName
-from eyas.serve.subject import Subject
-from eyas.serve.supervisor import Supervisor
+from eyas.serve.facts.clock import Clock, SystemClock
+from eyas.serve.facts.evidence import Answer
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.facts.state import Engine, Snapshot, StateName
+from eyas.serve.look.probes import live_probes
+from eyas.serve.look.stacks import LiveStackTaker
+from eyas.serve.look.subject import Subject
+from eyas.serve.supervise import textfile as textfile_module
+from eyas.serve.supervise.live_view import View
+from eyas.serve.supervise.supervisor import Supervisor
 
 if TYPE_CHECKING:
     import httpx

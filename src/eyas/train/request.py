@@ -9,7 +9,7 @@ from eyas.records.atomic import OutputExists, require_place
 from eyas.records.checkpoint import resume_folder
 from eyas.records.rows import read_manifest
 from eyas.train.config import TrainConfigInvalid
-from eyas.train.sinks import require_sinks
+from eyas.train.optimise.sinks import require_sinks
 
 if TYPE_CHECKING:
     from eyas.models.placement import Placement

@@ -8,9 +8,9 @@ import sys
 import torch
 from torch import Tensor
 
-from eyas.train.distributions import DistributionOps, PlainDistributions, TritonDistributions
-from eyas.train.row_ops import ROWS, Angles, Heads, RowOps
-from eyas.train.teacher import DraftVocabulary
+from eyas.train.step.distributions import DistributionOps, PlainDistributions, TritonDistributions
+from eyas.train.step.row_ops import ROWS, Angles, Heads, RowOps
+from eyas.train.step.teacher import DraftVocabulary
 
 SMALL = {"T": 5, "H": 24, "I": 20, "heads": Heads(num_query=6, num_kv=2, width=16), "J": 3, "V": 70, "D": 37, "C": 3}
 LLAMA = {

@@ -1,0 +1,1 @@
+"""Starting an engine: the plan, the command, the process, its end."""

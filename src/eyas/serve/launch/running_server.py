@@ -1,0 +1,128 @@
+"""One started server while it runs: looked at again and again, asked for its verdict once, shown all the time."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from eyas.client.address import ServerAddress, await_answer, open_http
+from eyas.serve.facts.clock import Clock
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.facts.state import Event, EventKind, Snapshot, StateName
+from eyas.serve.launch.launch_outcome import LaunchSettings
+from eyas.serve.launch.launch_plan import LaunchPlan
+from eyas.serve.launch.stop import Interrupts
+from eyas.serve.look.engine_process import EngineProcess
+from eyas.serve.supervise.live_view import View, final_text
+from eyas.serve.supervise.supervisor import Supervisor
+from eyas.serve.verdict.canary_run import CanaryOptions
+from eyas.serve.verdict.verdict import Verdict, first_minute
+from eyas.serve.verdict.verdict_findings import VerdictContext
+
+_PORT_LAG_S = 15.0
+
+
+@dataclass(slots=True)
+class RunningServer:
+    """One started server, while it runs."""
+
+    plan: LaunchPlan
+    settings: LaunchSettings
+    view: View
+    interrupts: Interrupts
+    clock: Clock
+    folder: RunFolder
+    process: EngineProcess
+    supervisor: Supervisor
+    api_key: str | None
+    ready_s: float | None = None
+    verdict: Verdict | None = None
+    _asked: "Future[Verdict] | None" = None
+
+    def until_end(self) -> Snapshot:
+        """Look, show and judge until the server ends, somebody interrupts, or nothing is left to wait for."""
+        was_stalled = False
+        while True:
+            snapshot = self._look()
+            if snapshot.state.is_serving and self.ready_s is None:
+                self.ready_s = snapshot.elapsed_s
+            if snapshot.state is StateName.STALLED and not was_stalled:
+                self._say("note", final_text(snapshot), snapshot)
+            was_stalled = snapshot.state is StateName.STALLED
+            self._advance_verdict(snapshot)
+            if snapshot.state.is_final or self.interrupts.asked():
+                return snapshot
+            if self.settings.stop_after_verdict and self._is_settled(snapshot):
+                return self._look()
+            self.clock.sleep(self.settings.poll_s)
+
+    def _look(self) -> Snapshot:
+        # One step: the deadline has passed already.
+        return self.supervisor.run(
+            until=(),
+            on_snapshot=lambda s: self.view.show(s, self.supervisor.phase_rows()),
+            on_event=self.view.event,
+            deadline_s=0.0,
+        )
+
+    def _say(self, kind: EventKind, text: str, snapshot: Snapshot) -> None:
+        at, elapsed = snapshot.at, snapshot.elapsed_s
+        self.view.event(Event(at=at, elapsed_s=elapsed, kind=kind, state=snapshot.state, text=text))
+
+    def _is_settled(self, snapshot: Snapshot) -> bool:
+        wants_verdict = self.settings.canary is not None and bool(self.plan.command.url)
+        judged = self.verdict is not None if wants_verdict else snapshot.state.is_serving
+        return judged or snapshot.state is StateName.STALLED
+
+    def _advance_verdict(self, snapshot: Snapshot) -> None:
+        canary = self.settings.canary
+        if canary is None or self.verdict is not None or not self.plan.command.url:
+            return
+        if self._asked is None and snapshot.state.is_serving:
+            self._asked = _in_background(lambda: self._ask(canary))
+        if self._asked is not None and self._asked.done():
+            self.verdict = self._asked.result()
+            self.supervisor.prove(self.verdict.proof)
+            # The supervisor tells its listeners only while it looks, and only the first line.
+            self._say("proof", self.verdict.words, snapshot)
+            self.folder.write_document("verdict.json", self.verdict.as_document())
+
+    def _ask(self, canary: CanaryOptions) -> Verdict:
+        request = self.plan.request
+        address = ServerAddress(
+            url=self.plan.command.url,
+            kind=request.engine,
+            version=self.plan.engine.version,
+            model=request.options.served_name or request.target,
+            api_key=self.api_key,
+        )
+        ranks = request.options.data_parallel
+        context = VerdictContext(
+            ledger=self.plan.ledger,
+            next_command=self.plan.next_command,
+            target_folder=request.target_folder,
+            expected=self.settings.expected,
+            ranks=tuple(range(ranks)) if ranks > 1 else (),
+            forced=tuple(dict.fromkeys(f.code for f in self.plan.overruled)),
+        )
+        with open_http(address, timeout_s=self.settings.request_timeout_s) as http:
+            # "Application startup complete." comes a moment before the port is listened on.
+            await_answer(http, address, _PORT_LAG_S)
+            return first_minute(http, address, canary, context)
+
+
+def _in_background(work: "Callable[[], Verdict]") -> "Future[Verdict]":
+    """In a thread that nobody waits for, so that an interrupt ends a verdict at once.
+
+    An executor's thread would be joined when Python ends.
+    """
+    future: Future[Verdict] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(work())
+        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="eyas-verdict").start()
+    return future

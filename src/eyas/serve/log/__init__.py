@@ -1,0 +1,1 @@
+"""What a log says: lines followed, phases, known failures, tracebacks."""

@@ -1,0 +1,162 @@
+"""Follows a log file that somebody else writes: new bytes to lines, with times. Copes with truncation and rotation."""
+
+import math
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from eyas.errors import ExitCode, EyasError
+from eyas.serve.facts.log_lines import Bar, LineSplitter, LogLine, parse_bar
+
+_SLICE_BYTES = 1 << 20
+_HEAD_BYTES = 4 << 20  # the start-up of eight ranks takes less
+_TAIL_BYTES = 8 << 20
+_ZONE_STEP_S = 900.0  # time zones differ by quarters of an hour
+_WIDEST_ZONES_S = 26 * 3600.0  # from UTC-12 to UTC+14
+_CLOCKS_APART_S = 5.0  # a file server's clock against the one that stamps the lines
+_EARLY_S, _LATE_S = 2.0, 5.0  # of a stamp against the time when its line reached the file
+
+
+class LogUnreadable(EyasError):
+    """A log that cannot be opened."""
+
+    code = "log-unreadable"
+    exit_code = ExitCode.USAGE
+
+
+class LogTail:
+    """One file. A log that must be there when we come is old: its lines get the times that they carry.
+
+    Args:
+        path: the file; without `must_exist` it may come into being later, and all of it is new.
+
+    Raises:
+        LogUnreadable: it cannot be read, or is not there although it must be.
+    """
+
+    def __init__(self, path: Path, *, must_exist: bool = True) -> None:
+        self.path = Path(path)
+        self._splitter = LineSplitter()
+        self._offset = 0
+        self._inode: int | None = None
+        self._is_first = must_exist
+        self._found: _LogTime | None = None  # while nothing has been written since we came
+        self.is_copy = False
+        self.has_age = True
+        self.written_at: float | None = None
+        self.skipped_bytes = 0
+        if must_exist:
+            try:
+                if not stat.S_ISREG(os.stat(self.path).st_mode):  # to open a pipe would wait for its writer
+                    raise OSError(f"it is no file: {path} cannot be read again from its beginning")
+                with open(self.path, "rb"):
+                    pass
+            except OSError as error:
+                raise LogUnreadable(
+                    f"cannot read {path}",
+                    str(path),
+                    error.strerror or str(error),
+                    "give the file that the engine's stdout and stderr go to, its PID, or its URL",
+                ) from error
+
+    def read(self, now: float, *, is_open: bool = True) -> tuple[LogLine, ...]:
+        """What was written since the last time; `is_open` = somebody writes it, so it is no copy."""
+        try:
+            with open(self.path, "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self._inode, self._offset, self._splitter = status.st_ino, 0, LineSplitter()
+                file.seek(self._offset)
+                lines: list[LogLine] = []
+                before = self._offset
+                while data := file.read(_SLICE_BYTES):
+                    self._offset += len(data)
+                    lines += self._splitter.feed(data, now)
+                    if self._offset - before == _HEAD_BYTES:
+                        lines += self._skip_middle(file, status.st_size, now)
+        except FileNotFoundError:
+            return ()
+        if self._offset != before:
+            self._found, self.is_copy, self.has_age = None, False, True
+        elif self._splitter.pending and self.pending_bar is None:
+            # Nobody has gone on with the last line: it ended without a newline, as the last words of a process do.
+            lines += self._splitter.flush(now)
+        if self._is_first and lines:
+            self._is_first = False
+            self._found = _LogTime.of(lines, min(status.st_mtime, now), is_open=is_open)
+            self.is_copy, self.has_age = self._found.is_copy, self._found.is_known
+            self.written_at = None if self.is_copy else self._found.last_at
+        return self._found.dated(lines) if self._found is not None else tuple(lines)
+
+    def _skip_middle(self, file: IO[bytes], size: int, now: float) -> Iterator[LogLine]:
+        """Of a log that is too long for one look, the beginning and the end are read; lines between are counted."""
+        end = size - _TAIL_BYTES
+        num_newlines = 0
+        while self._offset < end and (data := file.read(min(_SLICE_BYTES, end - self._offset))):
+            self._offset += len(data)
+            self.skipped_bytes += len(data)
+            num_newlines += data.count(b"\n")
+        if self.skipped_bytes:
+            yield from self._splitter.skip(num_newlines, now)
+
+    @property
+    def note(self) -> str:
+        """What was left out, or ""."""
+        if not self.skipped_bytes:
+            return ""
+        return f"{self.path.name} is long: {self.skipped_bytes >> 20} MiB in its middle were not read"
+
+    @property
+    def pending_bar(self) -> Bar | None:
+        """The bar in the unended rest of the log."""
+        return parse_bar(self._splitter.pending)
+
+
+@dataclass(slots=True)
+class _LogTime:
+    """Times of lines that were there before us: a line without a stamp has the time of the stamped one before it.
+
+    Printed stamps are moved by `shift`: by a time zone where that explains why the file was last written at another
+    time, by nothing where it does not (the file is a copy). Never to later than `last_at`.
+
+    Attributes:
+        is_copy: the file was written long after its lines.
+        is_known: the times are real ones, not only right among themselves.
+    """
+
+    shift: float
+    at: float
+    last_at: float
+    is_copy: bool = False
+    is_known: bool = True
+
+    @classmethod
+    def of(cls, lines: Sequence[LogLine], last_at: float, *, is_open: bool) -> "_LogTime":
+        """The time of a log that was last written at `last_at`; all of it then, where no line has a stamp."""
+        stamped = [line for line in lines if line.stamp is not None]
+        if not stamped:
+            return cls(0.0, last_at, last_at, is_known=is_open)
+        first, last = stamped[0].stamp or 0.0, stamped[-1].stamp or 0.0
+        apart = last_at - last
+        zone = math.floor((apart + _CLOCKS_APART_S) / _ZONE_STEP_S) * _ZONE_STEP_S
+        is_zone = abs(zone) <= _WIDEST_ZONES_S and (is_open or zone == 0 or -_EARLY_S <= apart - zone <= _LATE_S)
+        shift = zone if is_zone else apart if apart < 0 or is_open else 0.0
+        return cls(
+            shift,
+            first + shift,
+            last_at,
+            is_copy=not is_open and not is_zone and (lines[-1] is stamped[-1] or abs(zone) > _WIDEST_ZONES_S),
+            is_known=is_zone or (apart >= 0 and stamped[-1].has_full_date),
+        )
+
+    def dated(self, lines: Sequence[LogLine]) -> tuple[LogLine, ...]:
+        """The next lines with their times."""
+        done: list[LogLine] = []
+        for line in lines:
+            if line.stamp is not None:
+                self.at = max(self.at, line.stamp + self.shift)
+            done.append(replace(line, at=min(self.at, self.last_at)))
+        return tuple(done)

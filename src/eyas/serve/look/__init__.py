@@ -1,0 +1,1 @@
+"""Looking at a server: processes, GPUs, port, endpoints, stacks. Starts and reads; judges nothing."""

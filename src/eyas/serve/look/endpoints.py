@@ -1,0 +1,182 @@
+"""What a server's port and endpoints answer, asked in the background: a `/health` that blocks must not stop us.
+
+SGLang's `/health` waits for a sign of life and may take 1 to 20 s; vLLM's answers at once. Only reading requests are
+made: no generation, no change.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlsplit
+
+from eyas.client.address import ServerAddress, get_json, open_http
+from eyas.errors import EyasError
+from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, CounterFacts, Identity, Port
+from eyas.serve.facts.state import Engine
+
+# SGLang gives up on its own probe after SGLANG_HEALTH_CHECK_TIMEOUT (20 s) and answers 503: wait a little longer.
+_LONGEST_S = 26.0
+_PORT_S = 1.0
+
+Told = TypeVar("Told")
+
+
+class BackgroundQuestion(Generic[Told]):
+    """Asks again and again in its own thread; `latest` is the newest answer, `pending_s` how long one is awaited."""
+
+    def __init__(self, ask: Callable[[], Told], every_s: float) -> None:
+        self._ask, self.every_s = ask, every_s
+        self._latest: Told | None = None
+        self._asked_at: float | None = None
+        self._answered_at = -1e9
+        self._thread: threading.Thread | None = None
+
+    def poll(self, wait_s: float = 0.0) -> Told | None:
+        """Start a question if one is due; the newest answer, None before the first (for which `wait_s` is waited)."""
+        now = time.monotonic()
+        if (self._thread is None or not self._thread.is_alive()) and now - self._answered_at >= self.every_s:
+            self._asked_at = now
+            self._thread = threading.Thread(target=self._run, daemon=True, name="eyas-question")
+            self._thread.start()
+            if wait_s and self._latest is None:
+                self._thread.join(wait_s)
+        return self._latest
+
+    @property
+    def pending_s(self) -> float:
+        """Seconds since the question that has no answer yet; 0 if none is open."""
+        asked_at = self._asked_at  # the other thread may clear it meanwhile
+        return 0.0 if asked_at is None else time.monotonic() - asked_at
+
+    def _run(self) -> None:
+        try:
+            self._latest = self._ask()
+        finally:
+            self._answered_at, self._asked_at = time.monotonic(), None
+
+
+class Endpoints:
+    """One server's port, `/health` and counters, polled in the background."""
+
+    def __init__(self, url: str, engine: Engine, version: str | None, api_key: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        self._address = ServerAddress(url=self.url, api_key=api_key)
+        self._engine, self._version, self._api_key = engine, version, api_key
+        self._health = BackgroundQuestion(lambda: self.ask("/health", _LONGEST_S), 1.0)
+        self._models = BackgroundQuestion(lambda: self.ask("/v1/models", _LONGEST_S), 2.0)
+        self._counters = BackgroundQuestion(self._read_counters, 2.0)
+        self._identity = BackgroundQuestion(self.identify, 5.0)
+        self._counter_notes: tuple[str, ...] = ()
+
+    @property
+    def port_number(self) -> int:
+        """The URL's port, or its scheme's."""
+        parts = urlsplit(self.url)
+        return parts.port or (443 if parts.scheme == "https" else 80)
+
+    def port(self) -> Port:
+        """Whether somebody listens, now."""
+        try:
+            with socket.create_connection((urlsplit(self.url).hostname or "", self.port_number), timeout=_PORT_S):
+                return "open"
+        except ConnectionRefusedError:
+            return "refused"
+        except OSError:
+            return "unknown"
+
+    def health(self, *, is_ready: bool) -> dict[str, Answer]:
+        """The newest answer of /health by path. Ready servers are asked less often: each SGLang probe costs a step."""
+        self._health.every_s = 5.0 if is_ready else 1.0
+        answer = self._health.poll()
+        if self._health.pending_s > _LONGEST_S:
+            answer = Answer(code=0, failure="timeout", elapsed_s=self._health.pending_s)
+        if answer is None:
+            return {}
+        if answer.code in WITHOUT_HEALTH:
+            models = self._models.poll()
+            return {"/health": answer} | ({} if models is None else {"/v1/models": models})
+        return {"/health": answer}
+
+    def counters(self) -> CounterFacts | None:
+        """The newest reading of the engine's counters; None where there are none."""
+        return self._counters.poll()
+
+    def identity(self) -> Identity | None:
+        """Who answers, once it is known: waited for a moment, so that nobody is called ready before."""
+        found = self._identity.poll(wait_s=_PORT_S)
+        if found is not None and found.engine in ("sglang", "vllm"):
+            self._identity.every_s = 1e9
+            self._engine, self._version = ("sglang" if found.engine == "sglang" else "vllm"), found.version
+        return found
+
+    def learn(self, engine: Engine, version: str | None) -> None:
+        """The engine was found out elsewhere: its counters can be read from now on."""
+        self._engine, self._version = engine, self._version or version
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the counters could not tell, and why."""
+        return self._counter_notes
+
+    def ask(self, path: str, timeout_s: float) -> Answer:
+        """GET one path."""
+        import httpx
+
+        start = time.monotonic()
+        try:
+            with open_http(self._address, timeout_s=timeout_s) as http, http.stream("GET", path) as response:
+                code = response.status_code  # the body is not asked for: it may be without end
+            return Answer(code=code, elapsed_s=time.monotonic() - start)
+        except httpx.ConnectError as error:
+            refused = "refused" in str(error).lower() or "111" in str(error)
+            return Answer(code=0, failure="refused" if refused else "broken", elapsed_s=time.monotonic() - start)
+        except httpx.TimeoutException:
+            return Answer(code=0, failure="timeout", elapsed_s=time.monotonic() - start)
+        except (httpx.HTTPError, httpx.InvalidURL, OSError):
+            return Answer(code=0, failure="broken", elapsed_s=time.monotonic() - start)
+
+    def identify(self) -> Identity:
+        """Which engine answers, by `/v1/models`' owner and `/version`; "unknown" while nobody answers."""
+        models, told = self._json("/v1/models"), self._json("/version")
+        rows = (models or {}).get("data")
+        first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
+        owner, model = str(first.get("owned_by", "")), str(first.get("id", ""))
+        version = str((told or {}).get("version") or "") or None
+        if owner in ("vllm", "sglang"):
+            return Identity(engine=owner, version=version if owner == "vllm" else None, model=model)
+        is_foreign = models is None and told is None
+        return Identity(engine="vllm" if version else "unknown", version=version, model=model, is_foreign=is_foreign)
+
+    def _json(self, path: str) -> Mapping[str, Any] | None:
+        """What the route gives; None where it is not there or gives no JSON object, {} where that is not known."""
+        try:
+            with open_http(self._address, timeout_s=3.0) as http:
+                return get_json(http, self._address, path)
+        except EyasError:
+            return {}
+
+    def _read_counters(self) -> CounterFacts | None:
+        from eyas.client import counters
+
+        if self._engine not in ("sglang", "vllm"):
+            return None
+        try:
+            reading = counters.read(
+                self.url, self._engine, self._version, api_key=self._api_key, timeout_s=4.0, with_server_info=False
+            )
+        except EyasError:
+            return None
+        self._counter_notes = tuple(reading.notes)
+        pooled = list(reading.acceptance.values())
+        total = sum(pooled[1:], pooled[0]) if pooled else None
+        if total is None and reading.generated_tokens is None and not reading.progress_mark:
+            return None
+        return CounterFacts(
+            generation_tokens=reading.generated_tokens,
+            running=None if reading.running is None else float(reading.running + (reading.waiting or 0)),
+            rounds=None if total is None else float(total.rounds),
+            accepted_at=() if total is None else tuple(float(n) for n in total.accepted_at),
+            mark=tuple(reading.progress_mark),
+        )

@@ -1,0 +1,231 @@
+"""A server that we start: its own session, guarded against orphans, its output straight into the run folder's log.
+
+The log is a file and no pipe: an engine never waits for us to read, and outlives nothing by our death (see `guard`).
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eyas.errors import ExitCode, EyasError
+from eyas.records.atomic import write_failed
+from eyas.serve.facts.evidence import ExitFacts
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.look import exit_facts
+from eyas.serve.look.process_tree import tree_of
+
+_START_S = 20.0
+DRAIN_DEADLINE_S = 90.0  # SGLang's own crash dump waits 60 s
+
+
+class EngineNotStarted(EyasError):
+    """The engine's command could not be executed at all."""
+
+    code = "engine-not-started"
+    exit_code = ExitCode.ENVIRONMENT
+
+
+@dataclass(slots=True)
+class EngineProcess:
+    """A running (or ended) engine.
+
+    Attributes:
+        pid: the engine's main process. guard_pid: the guard above it. log_path: stdout and stderr.
+        exit_code: as a shell says it (137 = SIGKILL), None while it runs.
+        num_leftovers: processes that outlived the main one and were ended by the guard.
+        is_gone: nothing of the tree is left.
+    """
+
+    pid: int
+    guard: "subprocess.Popen[bytes]"
+    log_path: Path
+    status_fd: int
+    lifeline_fd: int
+    exit_code: int | None = None
+    num_leftovers: int = 0
+    is_gone: bool = False
+    was_asked: bool = False
+    oom_kills_before: int | None = None
+    known_pids: set[int] = field(default_factory=set)
+    _rest: str = ""
+
+    @property
+    def guard_pid(self) -> int:
+        """The guard's process number."""
+        return self.guard.pid
+
+    def poll(self) -> int | None:
+        """The exit code if the main process has ended."""
+        self._read_status(0.0)
+        return self.exit_code
+
+    def exit_facts(self) -> ExitFacts | None:
+        """How it ended, with what the kernel says of its memory killer; None while it runs."""
+        code = self.poll()
+        if code is None:
+            return None
+        kills, words = None, ""
+        if code == 137:
+            now = exit_facts.count_oom_kills()
+            kills = None if now is None or self.oom_kills_before is None else now - self.oom_kills_before
+            words = exit_facts.kernel_words(self.known_pids | {self.pid})
+        return ExitFacts(code=code, num_oom_kills=kills, oom_text=words, asked=self.was_asked)
+
+    def ask_to_end(self) -> None:
+        """SIGTERM to the main process (never to a scheduler or a worker)."""
+        self.was_asked = True
+        self._signal_main(signal.SIGTERM)
+        # SIGTERM waits at a stopped process until it goes on
+        self._signal_main(signal.SIGCONT)
+
+    def kill_all(self) -> int:
+        """SIGKILL to the whole tree below the guard; how many processes that were."""
+        self.was_asked = True
+        count = 0
+        for process in tree_of(self.guard_pid):
+            if process.pid != self.guard_pid and process.status != "Z":
+                try:
+                    os.kill(process.pid, signal.SIGKILL)
+                    count += 1
+                except ProcessLookupError:
+                    continue
+        return count
+
+    def wait_gone(self, timeout_s: float) -> bool:
+        """Wait until nothing of the tree is left; False if something still is after `timeout_s`."""
+        end = time.monotonic() + timeout_s
+        while not self.is_gone and (left := end - time.monotonic()) > 0:
+            self._read_status(min(left, 0.2))
+        if self.is_gone:
+            self.guard.wait(timeout=5)
+        return self.is_gone
+
+    def living(self) -> tuple[int, ...]:
+        """Processes of the tree that are still there, the guard left out."""
+        return tuple(p.pid for p in tree_of(self.guard_pid) if p.pid != self.guard_pid and p.status != "Z")
+
+    def close(self) -> None:
+        """Let go of it: the guard takes this as our death and ends the engine if it still runs."""
+        for descriptor in (self.status_fd, self.lifeline_fd):
+            try:
+                os.close(descriptor)
+            except OSError:
+                continue
+        self.status_fd = self.lifeline_fd = -1
+
+    def _signal_main(self, number: int) -> None:
+        if self.poll() is None:
+            try:
+                os.kill(self.pid, number)
+            except ProcessLookupError:
+                return
+
+    def _read_status(self, wait_s: float) -> None:
+        while self.status_fd >= 0 and not self.is_gone and select.select([self.status_fd], [], [], wait_s)[0]:
+            data = os.read(self.status_fd, 4096)
+            if not data:
+                # The guard itself was killed: PR_SET_PDEATHSIG has ended the main process.
+                self.exit_code = 137 if self.exit_code is None else self.exit_code
+                self.is_gone = True
+                return
+            *lines, self._rest = (self._rest + data.decode()).split("\n")
+            for line in lines:
+                self._take(line)
+            wait_s = 0.0
+
+    def _take(self, line: str) -> None:
+        word, _, value = line.partition(" ")
+        if word == "exit":
+            self.exit_code = int(value)
+        elif word == "left":
+            self.num_leftovers = int(value)
+        elif word == "gone":
+            self.is_gone = True
+
+
+def start_process(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    run_folder: RunFolder,
+    *,
+    cwd: Path | None = None,
+    drain_deadline_s: float = DRAIN_DEADLINE_S,
+) -> EngineProcess:
+    """Start an engine under a guard, output into the run folder's engine.log.
+
+    Args:
+        command, env: as `eyas serve` composed them; `env` is the whole environment. PYTHONUNBUFFERED=1 is added, or
+            lines that are evidence would wait in a buffer.
+        drain_deadline_s: how long the guard lets the engine drain if we die.
+
+    Raises:
+        EngineNotStarted: no such program, or it may not be executed.
+        WriteFailed: the log cannot be created.
+    """
+    environment = {"PYTHONUNBUFFERED": "1", **env}
+    try:
+        log = os.open(run_folder.log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    except OSError as error:
+        raise write_failed(run_folder.log_path, error) from error
+    status_read, status_write = os.pipe()
+    life_read, life_write = os.pipe()
+    script = str(Path(__file__).with_name("guard.py"))
+    try:
+        guard = subprocess.Popen(
+            [sys.executable, "-I", script, str(status_write), str(life_read), str(drain_deadline_s), *command],
+            env=environment,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(status_write, life_read),
+            start_new_session=True,
+        )
+    finally:
+        for descriptor in (log, status_write, life_read):
+            os.close(descriptor)
+    first = _first_line(status_read)
+    word, _, value = first.partition(" ")
+    if word != "pid":
+        os.close(life_write)
+        guard.wait(timeout=10)
+        os.close(status_read)
+        raise _not_started(command, value)
+    return EngineProcess(
+        pid=int(value),
+        guard=guard,
+        log_path=run_folder.log_path,
+        status_fd=status_read,
+        lifeline_fd=life_write,
+        oom_kills_before=exit_facts.count_oom_kills(),
+        known_pids={int(value)},
+    )
+
+
+def _first_line(descriptor: int) -> str:
+    """The guard's first word, byte by byte so that nothing after it is lost."""
+    text = b""
+    end = time.monotonic() + _START_S
+    while not text.endswith(b"\n") and (left := end - time.monotonic()) > 0:
+        if select.select([descriptor], [], [], left)[0]:
+            byte = os.read(descriptor, 1)
+            if not byte:
+                break
+            text += byte
+    return text.decode().strip()
+
+
+def _not_started(command: Sequence[str], errno_text: str) -> EngineNotStarted:
+    reason = os.strerror(int(errno_text)) if errno_text.isdigit() else "the guard process did not answer"
+    return EngineNotStarted(
+        f"cannot start {command[0]}",
+        " ".join(command[:6]),
+        reason,
+        "is the engine installed in this environment? `eyas engines` lists those that are known",
+    )

@@ -1,0 +1,152 @@
+"""The live `Probes`: log, processes, GPUs, port, endpoints and counters of one subject, as far as each is at hand."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from eyas.serve.facts.evidence import Answer, ExitFacts, Identity, LogLife, Observation, ProcessFacts
+from eyas.serve.facts.log_lines import LogLine
+from eyas.serve.facts.state import Engine
+from eyas.serve.log.log_tail import LogTail
+from eyas.serve.log.log_writers import LogWriters
+from eyas.serve.look.endpoints import BackgroundQuestion, Endpoints
+from eyas.serve.look.gpu_counters import GpuCounters
+from eyas.serve.look.process_tree import is_alive, start_ticks, tree_of
+from eyas.serve.look.subject import Subject, listeners_of
+
+
+@dataclass(slots=True)
+class LiveProbes:
+    """Looks at one subject. Whatever is missing is named in `Observation.missing`."""
+
+    subject: Subject
+    log: LogTail | None
+    endpoints: Endpoints | None
+    gpus: GpuCounters
+    canary: "BackgroundQuestion[Answer] | None" = None
+    writers: LogWriters | None = None
+    asks_identity: bool = False
+    _ticks: int | None = None
+    _was_healthy: bool = False
+    _port_is_ours: bool = False
+    _stranger: str = ""
+    _answers: bool = False
+    _missing: list[str] = field(default_factory=list)
+
+    def observe(self, now: float) -> Observation:
+        """Look once."""
+        processes, ended = self._processes()
+        lines, log_life = self._log(now)
+        health = self.endpoints.health(is_ready=self._was_healthy) if self.endpoints is not None else {}
+        if health and not self._answers_for_us(processes):
+            health = {}
+        self._was_healthy = any(answer.code == 200 for answer in health.values())
+        self._answers = any(answer.code for answer in health.values())
+        counters = self.endpoints.counters() if self.endpoints is not None and self._was_healthy else None
+        pids = None if processes is None else [p.pid for p in processes]
+        # Only where we see its processes: the server behind a URL may be on another machine, with other GPUs.
+        gpus = None if pids is None else self.gpus.read(pids)
+        return Observation(
+            at=now,
+            lines=lines,
+            pending_bar=self.log.pending_bar if self.log is not None else None,
+            port=self.endpoints.port() if self.endpoints is not None else "unknown",
+            endpoints=health,
+            processes=processes,
+            gpus=gpus,
+            counters=counters,
+            exit=ended,
+            canary=self.canary.poll() if self.canary is not None and self._was_healthy else None,
+            identity=self._identity(),
+            log_life=log_life,
+            log_written_at=self.log.written_at if self.log is not None else None,
+            has_log_age=self.log is None or self.log.has_age,
+            missing=self._what_is_missing(),
+        )
+
+    def learn(self, engine: str, version: str | None) -> None:
+        """Pass it on to the endpoints."""
+        if self.endpoints is not None and engine in ("sglang", "vllm"):
+            self.endpoints.learn("sglang" if engine == "sglang" else "vllm", version)
+            self.asks_identity = False
+
+    def _log(self, now: float) -> tuple[tuple[LogLine, ...], LogLife]:
+        """What is new in the log; where nobody writes it, with its last line though that has no end."""
+        if self.log is None or self.writers is None:
+            return (self.log.read(now) if self.log is not None else ()), "written"
+        lines = self.log.read(now, is_open=self.writers.is_open(now))
+        life = self.writers.life(now, is_copy=self.log.is_copy)
+        return (lines if life == "written" else lines + self.log.read(now)), life
+
+    def _processes(self) -> tuple[tuple[ProcessFacts, ...] | None, ExitFacts | None]:
+        if self.subject.pid is None:
+            return None, None
+        process = self.subject.process
+        if process is not None:
+            tree = tuple(p for p in tree_of(process.guard_pid, main=process.pid) if p.pid != process.guard_pid)
+            process.known_pids |= {p.pid for p in tree}
+            return tree, process.exit_facts()
+        ticks = start_ticks(self.subject.pid)
+        self._ticks = self._ticks if self._ticks is not None else ticks
+        if ticks is None or ticks != self._ticks or not is_alive(self.subject.pid):
+            return (), ExitFacts(code=None)
+        return tree_of(self.subject.pid), None
+
+    def _answers_for_us(self, processes: tuple[ProcessFacts, ...] | None) -> bool:
+        """False when somebody else answers on the port of the server that we started: two launches can find it free.
+
+        Seen once as ours it stays ours; where it cannot be seen (another user's processes) it is believed.
+        """
+        if self.subject.process is None or self.endpoints is None or self._port_is_ours or not processes:
+            return True
+        owners = listeners_of(self.endpoints.port_number)
+        self._port_is_ours = not owners.isdisjoint(p.pid for p in processes)
+        if not owners or self._port_is_ours:
+            return True
+        self._stranger = (
+            f"port {self.endpoints.port_number} is answered by process {min(owners)}, which is not of this launch: "
+            "its answers are not counted; choose another --port"
+        )
+        return False
+
+    def _identity(self) -> Identity | None:
+        """Who answers: asked only while it is not known, and only when somebody answers at all."""
+        return self.endpoints.identity() if self.asks_identity and self.endpoints and self._answers else None
+
+    def _what_is_missing(self) -> tuple[str, ...]:
+        notes = [self.gpus.missing] if self.gpus.missing and self.subject.pid is not None else []
+        if self.endpoints is not None:
+            notes += self.endpoints.notes
+        if self.log is not None:
+            notes.append(self.log.note)
+        notes.append(self._stranger)
+        return tuple(note for note in notes if note)
+
+
+def live_probes(
+    subject: Subject,
+    *,
+    engine: Engine,
+    version: str | None,
+    api_key: str | None = None,
+    canary: Callable[[], Answer] | None = None,
+    canary_every_s: float = 60.0,
+    follow: bool | None = None,
+) -> LiveProbes:
+    """Probes for a subject.
+
+    Args:
+        canary: a generation to make now and then (it writes to the server: only if wished for).
+        follow: whether a log that is all there is will be written on; None = found out.
+
+    Raises:
+        LogUnreadable: the log that was named cannot be read.
+    """
+    return LiveProbes(
+        subject=subject,
+        log=LogTail(subject.log, must_exist=subject.process is None) if subject.log is not None else None,
+        endpoints=Endpoints(subject.url, engine, version, api_key) if subject.url is not None else None,
+        gpus=GpuCounters(),
+        canary=BackgroundQuestion(canary, canary_every_s) if canary is not None else None,
+        writers=LogWriters(subject.log, follow) if subject.log is not None and subject.log_only else None,
+        asks_identity=engine == "unknown",
+    )

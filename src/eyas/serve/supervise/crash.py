@@ -1,0 +1,183 @@
+"""Why a server died: the first root cause in the process where it arose, not the last traceback.
+
+Reads log lines as they come (bounded memory) and answers when asked. An engine that dies prints many tracebacks: the
+rank's, then each parent's ("Engine core initialization failed. See root cause above."), then the echoes of the other
+ranks. Parents and echoes are known by their text; of the rest the first one counts.
+"""
+
+import re
+from dataclasses import dataclass
+
+from eyas.serve.facts.evidence import ExitFacts
+from eyas.serve.facts.log_lines import LogLine
+from eyas.serve.facts.state import Cause
+from eyas.serve.log import known_failures
+from eyas.serve.log.known_failures import KnownFailure
+from eyas.serve.log.tracebacks import Traceback, TracebackReader
+
+# What a parent says of a child's death: never the cause. SGLang: managers/*, entrypoints/engine.py; vLLM: v1/engine/*.
+_CONSEQUENCE = re.compile(
+    r"Engine core initialization failed\. See root cause above"
+    r"|WorkerProc initialization failed due to an exception in a background process"
+    r"|EngineCore encountered an issue\. See stack trace"
+    r"|EngineDeadError"
+    r"|Initialization failed\. Please see the error messages above"
+    r"|scheduler died during initialization"
+    r"|Frontend process failed during engine core initialization"
+    r"|Engine core process \S+ died unexpectedly"
+    r"|Process \S+ \(PID: \d+\) died with exit code"
+    r"|KeyboardInterrupt|SystemExit|asyncio\.exceptions\.CancelledError|BrokenProcessPool"
+)
+_SIGNAL_NAMES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_OWNERS = {"Scheduler": "the scheduler", "EngineCore": "the engine core", "WorkerProc": "a worker"}
+_MAX_FATAL_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _FatalLine:
+    line: LogLine
+    row: KnownFailure
+    match: re.Match[str]
+
+
+class CrashReader:
+    """Gathers what may be the cause while the log goes by."""
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self._reader = TracebackReader()
+        self._fatal: list[_FatalLine] = []
+
+    def feed(self, line: LogLine) -> None:
+        """Take one line in."""
+        if line.bar is not None or self._reader.feed(line) or len(self._fatal) >= _MAX_FATAL_LINES:
+            return
+        found = known_failures.find(line.message, self._engine, anywhere=True)
+        if found is not None and (line.level not in ("DEBUG", "WARNING") or found[0].collateral):
+            self._fatal.append(_FatalLine(line, *found))
+
+    @property
+    def has_evidence(self) -> bool:
+        """Whether anything fatal was printed: a root traceback, or a fatal line that is no echo."""
+        return self._root() is not None or any(not fatal.row.collateral for fatal in self._fatal)
+
+    def cause(self, exit_facts: ExitFacts | None, *, phase: str, self_killed: bool, core_died: bool) -> Cause:
+        """The first root cause.
+
+        Args:
+            exit_facts: how the subject ended, if that is known.
+            phase: where the start-up was ("while capturing CUDA graphs of the draft (decode)").
+            self_killed: the log holds SGLang's `kill_process_tree` of itself.
+            core_died: the log says that vLLM's core or a worker died.
+        """
+        exit_text = explain_exit(exit_facts, self_killed=self_killed, core_died=core_died)
+        root, fatal = self._root(), self._first_fatal()
+        if root is not None and (fatal is None or fatal.row.collateral or root.number <= fatal.line.number):
+            return self._of_traceback(root, phase, exit_text)
+        if fatal is not None and not fatal.row.collateral:
+            return _of_row(fatal.row, fatal.match, _where(fatal.line.label, fatal.line.number, phase), exit_text)
+        silent = _silent_cause(exit_facts, self_killed=self_killed)
+        if silent is not None:
+            return _of_row(known_failures.by_code(silent), None, phase, exit_text)
+        if fatal is not None:
+            return _of_row(fatal.row, fatal.match, _where(fatal.line.label, fatal.line.number, phase), exit_text)
+        echo = self._first_echo()
+        if echo is not None:
+            return self._of_traceback(echo, phase, exit_text)
+        return Cause(
+            code="crash-unknown",
+            what="the server ended without saying why",
+            where=phase,
+            why=exit_text or "no traceback and no known message is in the log",
+            do="look at the end of the log; start again with the engine's log level at debug",
+            exit_text=exit_text,
+        )
+
+    def _root(self) -> Traceback | None:
+        """The first traceback that is neither a parent's word, nor an echo, nor a logged warning."""
+        own = [t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning and not _is_parent(t)]
+        first_hand = [t for t in own if not self._is_echo(t)]
+        return min(first_hand, key=lambda t: t.number, default=None)
+
+    def _first_echo(self) -> Traceback | None:
+        told = [t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning]
+        own = [t for t in told if not _is_parent(t)]
+        # A parent that names the child's exit code is better than nothing.
+        return next((t for t in own or told if own or known_failures.find(t.messages, self._engine)), None)
+
+    def _is_echo(self, traceback: Traceback) -> bool:
+        found = known_failures.find(traceback.messages, self._engine)
+        return found is not None and found[0].collateral
+
+    def _first_fatal(self) -> _FatalLine | None:
+        first_hand = [f for f in self._fatal if not f.row.collateral]
+        return first_hand[0] if first_hand else (self._fatal[0] if self._fatal else None)
+
+    def _of_traceback(self, root: Traceback, phase: str, exit_text: str) -> Cause:
+        where = _where(_owner(root), root.number, phase)
+        found = known_failures.find(root.messages, self._engine) or known_failures.find(root.text, self._engine)
+        if found is not None:
+            return _of_row(*found, where, exit_text, tuple(root.lines))
+        first, last = root.exceptions[0], root.exceptions[-1]
+        return Cause(
+            code="crash-unknown",
+            what=first[:500],
+            where=where,
+            why=f"it led to: {last[:300]}" if last != first else "eyas does not know this failure",
+            do="read the traceback from its end upwards; search the engine's issues for the exception's text",
+            exit_text=exit_text,
+            traceback=tuple(root.lines),
+        )
+
+
+def explain_exit(facts: ExitFacts | None, *, self_killed: bool, core_died: bool) -> str:
+    """What an exit code means for these engines; "" when it is not known."""
+    if facts is None or facts.code is None:
+        return "not known (not a child of ours)" if facts is not None else ""
+    code = facts.code
+    if code == 137 and self_killed:
+        return "137: SGLang killed itself after a child failed (kill_process_tree); not the OOM killer"
+    if code == 137 and _was_oom(facts):
+        return f"137: SIGKILL by the kernel's OOM killer ({facts.oom_text or 'the cgroup counted an oom_kill'})"
+    if code == 137:
+        known = "no sign of the OOM killer" if facts.num_oom_kills == 0 else "the OOM killer's count could not be read"
+        return f"137: SIGKILL from outside; {known}"
+    if code == 0 and core_died:
+        return "0, which is not success here: the engine core died and the API server then shut down tidily"
+    if code > 128:
+        return f"{code}: {_SIGNAL_NAMES.get(code - 128, f'signal {code - 128}')}"
+    return str(code)
+
+
+def _silent_cause(facts: ExitFacts | None, *, self_killed: bool) -> str | None:
+    if facts is None or facts.code is None:
+        return None
+    if facts.code == 137 and not self_killed:
+        return "killed-out-of-memory" if _was_oom(facts) else "killed-from-outside"
+    return {139: "segmentation-fault", 134: "aborted"}.get(facts.code)
+
+
+def _was_oom(facts: ExitFacts) -> bool:
+    return bool(facts.num_oom_kills) or bool(facts.oom_text)
+
+
+def _is_parent(traceback: Traceback) -> bool:
+    return _CONSEQUENCE.search(traceback.exceptions[0]) is not None
+
+
+def _owner(traceback: Traceback) -> str:
+    """Whose traceback, if the log tells: what carries no prefix may have a heading that says it."""
+    if traceback.label:
+        return traceback.label if traceback.pid is None else f"{traceback.label} (pid {traceback.pid})"
+    return next((owner for word, owner in _OWNERS.items() if traceback.heading.startswith(word)), "")
+
+
+def _where(label: str, number: int, phase: str) -> str:
+    return f"{label}{label and ', '}log line {number}, {phase}"
+
+
+def _of_row(
+    row: KnownFailure, match: re.Match[str] | None, where: str, exit_text: str, traceback: tuple[str, ...] = ()
+) -> Cause:
+    what, why, do = row.says(match)
+    return Cause(code=row.code, what=what, where=where, why=why, do=do, exit_text=exit_text, traceback=traceback)

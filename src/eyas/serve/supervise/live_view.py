@@ -1,0 +1,209 @@
+"""What a person sees: a live view on a terminal, plain lines elsewhere, JSON events for programs.
+
+The text itself comes from `lines_of` and `final_text`; the views only place it. Rich is imported when a terminal asks.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eyas.serve.facts.state import Event, PhaseRow, Snapshot, StateName
+from eyas.serve.facts.words import gigabytes, seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+_BAR_CELLS = 20
+_COLOURS = {
+    StateName.READY: "green",
+    StateName.PROVEN: "green",
+    StateName.STALLED: "red",
+    StateName.CRASHED: "red",
+    StateName.UNHEALTHY: "yellow",
+    StateName.UNREACHABLE: "yellow",
+    StateName.NO_ENGINE: "yellow",
+}
+
+
+class View(Protocol):
+    """Whoever shows a watch."""
+
+    def show(self, snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> None:
+        """The newest snapshot, some times a second."""
+
+    def event(self, event: Event) -> None:
+        """Something happened."""
+
+    def close(self) -> None:
+        """Nothing more comes."""
+
+
+class PlainView:
+    """One line an event: for logs and pipes."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._last_progress = -1e9
+
+    def show(self, snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> None:
+        """Nothing: events tell all that changes."""
+
+    def event(self, event: Event) -> None:
+        """One line; progress at most every ten seconds."""
+        if event.kind == "progress":
+            if event.at - self._last_progress < 10:
+                return
+            self._last_progress = event.at
+        self._say(event_line(event))
+
+    def close(self) -> None:
+        """Nothing to put back."""
+
+
+class JsonView:
+    """One JSON object a line (schema eyas.watch.event/1)."""
+
+    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+        self._tell = tell
+
+    def show(self, snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> None:
+        """Nothing: the last snapshot is the command's document."""
+
+    def event(self, event: Event) -> None:
+        """Tell the event at once."""
+        self._tell(event.as_document())
+
+    def close(self) -> None:
+        """Nothing to put back."""
+
+
+class RichView:
+    """A live picture: state, phases with bars and durations, ranks, GPUs, the last log line."""
+
+    def __init__(self, console: "Console") -> None:
+        from rich.live import Live
+
+        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        self._console = console
+        self._live.start()
+
+    def show(self, snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> None:
+        """Draw it anew."""
+        self._live.update(_picture(snapshot, rows))
+
+    def event(self, event: Event) -> None:
+        """States, warnings and stacks stay above the picture."""
+        if event.kind in ("state", "warning", "stacks", "proof", "note", "stop"):
+            self._console.print(event_line(event), markup=False, style="dim")
+
+    def close(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+
+def event_line(event: Event) -> str:
+    """ "2:05 min  ready: /health answers 200": a state by its name, everything else by its kind."""
+    what = event.state if event.kind == "state" else event.kind
+    return f"{seconds(event.elapsed_s):>9}  {what}: {event.text}"
+
+
+def head_line(snapshot: Snapshot) -> str:
+    """ "starting: capturing CUDA graphs of the draft (decode) 12/51 batch sizes, 8 s, ready in about 20 s"."""
+    text = f"{snapshot.state}"
+    phase = snapshot.phase
+    if phase is None:
+        return f"{text}: {snapshot.reason}"
+    text += f": {phase.title}"
+    if phase.progress is not None:
+        total = "" if phase.progress.total is None else f"/{phase.progress.total:g}"
+        text += f" {phase.progress.done:g}{total} {phase.progress.unit}".rstrip()
+    text += f", {seconds(phase.elapsed_s)}"
+    if phase.eta_s is not None:
+        text += f", {seconds(phase.eta_s)} left"
+    if snapshot.ready_eta_s is not None:
+        text += f"; ready in about {seconds(snapshot.ready_eta_s)}"
+    if phase.quiet_s >= 10:
+        text += f"; quiet for {seconds(phase.quiet_s)} of {seconds(phase.budget_s)}"
+    return text
+
+
+def lines_of(snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> list[str]:
+    """The whole picture as plain lines."""
+    lines = [head_line(snapshot), *(_row_line(row) for row in rows)]
+    if snapshot.ranks:
+        alike = Counter(f"{r.label}[{r.status}]" for r in snapshot.ranks)
+        named = [f"{name} x {count}" if count > 1 else name for name, count in alike.items()]
+        lines.append("processes: " + ", ".join(named[:16]))
+    if snapshot.gpus:
+        lines.append(
+            "GPUs: "
+            + ", ".join(
+                f"{g.index}: {g.utilisation} %, {gigabytes(g.used_bytes)} of {gigabytes(g.total_bytes)}"
+                for g in snapshot.gpus
+            )
+        )
+    if snapshot.proof is not None:
+        lines.append(f"speculation: {snapshot.proof.text}")
+    lines += [f"warning: {warning}" for warning in snapshot.warnings]
+    if snapshot.last_line:
+        lines.append(f"log: {snapshot.last_line[:160]}")
+    return lines
+
+
+def final_text(snapshot: Snapshot, *, where: str = "") -> str:
+    """The result for a person: the state, and for a crash or a stall what, where, why and what to do."""
+    lines = [f"{snapshot.state}: {snapshot.reason}"]
+    if snapshot.cause is not None:
+        cause = snapshot.cause
+        lines += [f"crashed[{cause.code}]: {cause.what}", f"  --> {cause.where}", f"  = why: {cause.why}"]
+        lines += [f"  = do:  {cause.do}"]
+        lines += [f"  = exit code {cause.exit_text}"] if cause.exit_text else []
+    if snapshot.stall is not None:
+        lines += _stall_lines(snapshot)
+    lines += [f"speculation: {snapshot.proof.text}"] if snapshot.proof is not None else []
+    lines += [f"warning: {warning}" for warning in snapshot.warnings]
+    lines += [f"run folder: {where}"] if where else []
+    return "\n".join(lines)
+
+
+def _stall_lines(snapshot: Snapshot) -> list[str]:
+    stall = snapshot.stall
+    assert stall is not None
+    sure = "two samples of stacks agree" if stall.is_confirmed else "not confirmed by stacks"
+    lines = [f"stalled[{stall.kind}]: {stall.what} ({sure})"]
+    lines += [f"  = ranks: {stall.asymmetry}"] if stall.asymmetry else []
+    lines += [f"  = not moving: {text}" for text in stall.evidence]
+    for label, frames in list(stall.stacks.items())[:8]:
+        lines.append(f"  = stack of {label}: {' < '.join(frames[:4])}")
+    lines += [f"  = stacks: {path}" for path in stall.stack_files]
+    lines += [f"  = note: {note}" for note in stall.notes]
+    for number, experiment in enumerate(stall.experiments[:5], 1):
+        change = " ".join([*experiment.add_flags, *(f"{k}={v}" for k, v in experiment.add_env.items())])
+        lines.append(f"  = try {number}: {experiment.title}{': ' + change if change else ''}; {experiment.tells}")
+    return lines
+
+
+def _row_line(row: PhaseRow) -> str:
+    mark = ">" if row.is_current else " "
+    return f" {mark} {row.title:<58} {_bar(row):<{_BAR_CELLS}} {seconds(row.duration_s):>9}{_typical(row)}"
+
+
+def _bar(row: PhaseRow) -> str:
+    if row.share is None:
+        return ""
+    done = round(row.share * _BAR_CELLS)
+    return "█" * done + "░" * (_BAR_CELLS - done)
+
+
+def _typical(row: PhaseRow) -> str:
+    return "" if row.typical_s is None else f"  (usually {seconds(row.typical_s)})"
+
+
+def _picture(snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> "RenderableType":
+    from rich.panel import Panel
+    from rich.text import Text
+
+    body: list[Any] = lines_of(snapshot, rows)
+    colour = _COLOURS.get(snapshot.state, "blue")
+    title = f"{snapshot.engine} {snapshot.version or ''}: {snapshot.state} after {seconds(snapshot.elapsed_s)}"
+    return Panel(Text("\n".join(body), overflow="ellipsis", no_wrap=True), title=Text(title), border_style=colour)

@@ -1,0 +1,208 @@
+"""Where a server stands still: two samples of stacks to a kind, a model, and which rank waits for which.
+
+Pure: stacks come in, a `Stall` goes out. The frame table is `stall_frames.toml`.
+"""
+
+import re
+import tomllib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from eyas.serve.facts.state import ModelRole, Stall
+from eyas.serve.look.stacks import RankStack, StackSample, interesting
+from eyas.serve.supervise import experiments
+
+_NOT_RANKS = ("main", "detokenizer", "resource-tracker", "tokenizer", "APIServer", "DPCoordinator", "router")
+_KIND_OF_PHASE = {
+    "distributed": "nccl-init",
+    "weights": "weight-load",
+    "download": "download",
+    "compile": "compile",
+    "jit": "jit",
+    "autotune": "autotune",
+    "graphs": "graph-capture",
+    "ready": "core-silent",
+}
+_WORDS = {
+    "nccl-init": "connecting the ranks",
+    "collective": "in a collective between the ranks",
+    "graph-capture": "capturing CUDA graphs",
+    "weight-load": "loading weights",
+    "download": "downloading",
+    "tokenizer": "in the tokenizer",
+    "jit": "compiling kernels",
+    "autotune": "autotuning kernels",
+    "compile": "in torch.compile",
+    "import": "importing",
+    "device-wait": "waiting for the GPU",
+    "scheduler": "in the scheduler's loop",
+    "frozen": "stopped by a signal",
+    "disk": "waiting for the disk",
+    "network-wait": "waiting for the network",
+    "core-silent": "serving: requests are running and no token comes",
+    "unknown": "somewhere unknown",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPosition:
+    """Where one rank stands: `kind` (innermost that says something), `context` (further out), the frame, the model."""
+
+    label: str
+    pid: int
+    kind: str
+    context: tuple[str, ...]
+    frame: str
+    role: ModelRole | None
+
+
+def classify(
+    first: StackSample,
+    second: StackSample | None,
+    *,
+    phase: str,
+    phase_title: str,
+    role: ModelRole | None,
+    engine: str,
+    version: str | None,
+    evidence: Sequence[str],
+) -> Stall:
+    """What the stacks say.
+
+    Args:
+        first, second: samples some seconds apart; without a second one nothing is confirmed.
+        phase, phase_title, role: where the log says that the start is.
+        evidence: what did not move, in words.
+    """
+    sample = second or first
+    positions = [position_of(rank) for rank in ranks_of(sample)]
+    kind, named_role = _overall(positions, phase)
+    role = named_role or (role if kind == _KIND_OF_PHASE.get(phase) or kind in ("frozen", "unknown") else None)
+    return Stall(
+        kind=kind,
+        what=_what(kind, role, phase_title, positions),
+        evidence=tuple(evidence),
+        asymmetry=asymmetry(positions),
+        experiments=experiments.for_stall(kind, role, engine, version),
+        stacks={f"{rank.label} (pid {rank.pid})": interesting(rank.main)[:25] for rank in sample.ranks},
+        notes=tuple(dict.fromkeys((*first.notes, *(second.notes if second else ())))),
+        is_confirmed=second is not None and not stacks_moved(first, second),
+    )
+
+
+def stacks_moved(first: StackSample, second: StackSample) -> bool:
+    """Whether a rank's Python frames changed between the samples: then it is slow, not hung."""
+    before = {rank.pid: rank for rank in first.ranks}
+    for rank in ranks_of(second):
+        earlier = before.get(rank.pid)
+        if earlier is None or rank.how == "/proc" or earlier.how == "/proc":
+            continue
+        if _python_frames(earlier.main) != _python_frames(rank.main):
+            return True
+    return False
+
+
+def ranks_of(sample: StackSample) -> tuple[RankStack, ...]:
+    """The processes that do the work; all of them where titles tell nothing."""
+    ranks = tuple(r for r in sample.ranks if r.label and not r.label.startswith(_NOT_RANKS))
+    return ranks or sample.ranks
+
+
+def position_of(rank: RankStack) -> RankPosition:
+    """Classify one rank by its frames, innermost first."""
+    frames = interesting(rank.main)
+    if rank.status in ("T", "t"):
+        return RankPosition(label=rank.label, pid=rank.pid, kind="frozen", context=(), frame="state T", role=None)
+    if rank.how == "/proc":
+        return _position_of_kernel(rank)
+    found = [(kind, frame) for frame in frames if (kind := _kind_of(frame)) is not None]
+    kinds = list(dict.fromkeys(kind for kind, _ in found))
+    telling = [pair for pair in found if pair[0] not in ("device-wait", "scheduler", "import")] or found
+    role: ModelRole | None = "draft" if any(_tables()[1].search(frame) for frame in frames) else None
+    kind, frame = telling[0] if telling else ("unknown", frames[0] if frames else "no frames")
+    context = tuple(k for k in kinds if k != kind)
+    if role is None and "graph-capture" in (kind, *context):
+        role = "target"
+    return RankPosition(label=rank.label, pid=rank.pid, kind=kind, context=context, frame=frame, role=role)
+
+
+def asymmetry(positions: Sequence[RankPosition]) -> str:
+    """Which ranks wait for which, or "" when all stand in the same place."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for position in positions:
+        groups.setdefault((position.kind, position.frame.split(" (")[0]), []).append(position.label)
+    if len(groups) < 2:
+        return ""
+    parts = [f"{', '.join(labels)} in {frame} ({_WORDS.get(kind, kind)})" for (kind, frame), labels in groups.items()]
+    waiting = [label for (kind, _), labels in groups.items() if kind in ("collective", "nccl-init") for label in labels]
+    missing = [
+        label for (kind, _), labels in groups.items() if kind not in ("collective", "nccl-init") for label in labels
+    ]
+    if waiting and missing:
+        parts.append(f"so {', '.join(waiting)} wait for {', '.join(missing)}")
+    return "; ".join(parts)
+
+
+def _overall(positions: Sequence[RankPosition], phase: str) -> tuple[str, ModelRole | None]:
+    if not positions:
+        return _KIND_OF_PHASE.get(phase, "unknown"), None
+    if any(p.kind == "frozen" for p in positions):
+        return "frozen", None
+    role = next((p.role for p in positions if p.role is not None), None)
+    if phase == "ready":
+        return "core-silent", None
+    if any("graph-capture" in (p.kind, *p.context) for p in positions):
+        return "graph-capture", role
+    laggards = [p for p in positions if p.kind not in ("collective", "nccl-init")]
+    if laggards and len(laggards) < len(positions):
+        return "collective", role
+    kind = Counter(p.kind for p in positions).most_common(1)[0][0]
+    if kind in ("unknown", "device-wait", "scheduler", "network-wait"):
+        kind = _KIND_OF_PHASE.get(phase, kind)
+    return kind, role
+
+
+def _what(kind: str, role: ModelRole | None, phase_title: str, positions: Sequence[RankPosition]) -> str:
+    text = f"it {'is' if kind == 'frozen' else 'stands still'} {_WORDS.get(kind, kind)}"
+    if role is not None and kind in ("graph-capture", "weight-load", "compile"):
+        text += f" of the {role}"
+    if kind == "frozen":
+        pids = ", ".join(f"{p.label or 'process'} (pid {p.pid})" for p in positions if p.kind == "frozen")
+        text += f": {pids}"
+    inner = {p.kind for p in positions} - {kind}
+    if kind == "graph-capture" and "collective" in inner:
+        text += ", inside a collective between the ranks"
+    return f"{text}; the log's last phase: {phase_title}"
+
+
+def _position_of_kernel(rank: RankStack) -> RankPosition:
+    text = " ".join(rank.main)
+    for kind, pattern in _tables()[2]:
+        if pattern.search(text):
+            return RankPosition(label=rank.label, pid=rank.pid, kind=kind, context=(), frame=text[:120], role=None)
+    return RankPosition(label=rank.label, pid=rank.pid, kind="unknown", context=(), frame=text[:120], role=None)
+
+
+def _kind_of(frame: str) -> str | None:
+    return next((kind for kind, pattern in _tables()[0] if pattern.search(frame)), None)
+
+
+def _python_frames(frames: Sequence[str]) -> tuple[str, ...]:
+    return tuple(frame for frame in frames if ".py:" in frame)
+
+
+@cache
+def _tables() -> tuple[
+    tuple[tuple[str, re.Pattern[str]], ...], re.Pattern[str], tuple[tuple[str, re.Pattern[str]], ...]
+]:
+    text = resources.files("eyas.serve").joinpath("stall_frames.toml").read_text(encoding="utf-8")
+    data: Mapping[str, list[dict[str, str]]] = tomllib.loads(text)
+    draft = "|".join(row["pattern"] for row in data["model"] if row["role"] == "draft")
+    return (
+        tuple((row["kind"], re.compile(row["pattern"])) for row in data["frame"]),
+        re.compile(draft),
+        tuple((row["kind"], re.compile(row["pattern"])) for row in data["wchan"]),
+    )

@@ -1,0 +1,399 @@
+"""The state machine over evidence: one `step` = observe, judge, remember; `run` repeats it until a wanted state.
+
+    folder  = RunFolder.create(runs, engine="sglang")
+    process = start_process(command, env, folder)                              # serve.engine_process
+    probes  = live_probes(Subject.of_process(process, url=url), engine="sglang", version=version)   # serve.probes
+    watcher = Supervisor(engine="sglang", version=version, probes=probes, stacks=LiveStackTaker(), folder=folder, ...)
+    snapshot = watcher.run(until={StateName.READY}, on_snapshot=view.show, on_event=...)
+    watcher.prove(Proof(ok=..., text=...))                                     # first-minute verdict: ready -> proven
+    outcome = stop(process, ...)                                               # serve.stop
+
+Nothing here sends a signal, starts a process or prints. Clock, probes and stacks are arguments: tests run in fake time.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from eyas.serve.facts.clock import Clock, SystemClock
+from eyas.serve.facts.evidence import Observation, Probes, moved_between
+from eyas.serve.facts.log_lines import LogLine
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.facts.state import Cause, Engine, Event, PhaseRow, PhaseView, Proof, Snapshot, StateName, Verdict
+from eyas.serve.facts.words import gpu_views, rank_views, seconds
+from eyas.serve.log.markers import engine_of_line, table_for
+from eyas.serve.log.phases import PhaseTracker
+from eyas.serve.look.stacks import StackTaker
+from eyas.serve.supervise.crash import CrashReader
+from eyas.serve.supervise.journal import Journal
+from eyas.serve.supervise.judge import Judge, Patience
+from eyas.serve.supervise.liveness import DEAD_ACCEPT_LENGTH, AcceptanceWatch
+from eyas.serve.supervise.phase_memory import PhaseMemory, StartKey
+from eyas.serve.supervise.phase_times import PhaseTimes
+from eyas.serve.supervise.stall_watch import StallContext, StallWatch
+
+_PROGRESS_EVENT_S = 5.0
+_EARLY_LINES = 500
+_LONGEST_SILENT_LAUNCH_S = 600.0
+_DONE = ": done, going on"
+_NO_PROOF = "speculation does not work"
+_MIN_LOGGED = 3
+_LOG_SAYS_DEAD = (
+    f"its log gives accept length {DEAD_ACCEPT_LENGTH} or less, {_MIN_LOGGED} times and more in a row: nothing is "
+    "accepted; `eyas check DRAFT` says what the engine does with it"
+)
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """Judges one server.
+
+    Args:
+        engine, version: as far as known; they choose the marker table. "unknown" is found out from the log or URL.
+        probes: how to look. stacks: how to take stacks, None = never (a URL, a log).
+        patience: how long to wait before something is called a stall.
+        log_only: only a log is known. has_log: whether a log is at hand at all.
+        folder: where events, stacks and the timeline are written; None = nowhere.
+        memory, key: remembered durations for the ETA.
+    """
+
+    engine: Engine
+    version: str | None
+    probes: Probes
+    clock: Clock = field(default_factory=SystemClock)
+    stacks: StackTaker | None = None
+    patience: Patience = field(default_factory=Patience)
+    log_only: bool = False
+    has_log: bool = True
+    folder: RunFolder | None = None
+    memory: PhaseMemory | None = None
+    key: StartKey | None = None
+    journal: Journal = field(init=False)
+    _tracker: PhaseTracker = field(init=False)
+    _crash: CrashReader = field(init=False)
+    _judge: Judge = field(init=False)
+    _stall: StallWatch = field(init=False)
+    _times: PhaseTimes = field(init=False)
+    _acceptance: AcceptanceWatch = field(default_factory=AcceptanceWatch)
+    _last: Snapshot | None = None
+    _seen: Observation | None = None
+    _proof: Proof | None = None
+    _last_line: str = ""
+    _last_progress_event: float = 0.0
+    _last_progress: str = ""
+    _is_past: bool = False
+    _is_unknown: bool = False
+    _early: list[LogLine] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        now = self.clock.now()
+        self.journal = Journal(self.folder, now)
+        self._tracker = PhaseTracker(table_for(self.engine, self.version), now, "launch" if self.has_log else "start")
+        self._crash = CrashReader(self.engine)
+        self._judge = Judge(self.engine, self._tracker, now, self.log_only, self.patience)
+        self._stall = StallWatch(self.stacks, self.clock, self.folder, self.patience.second_sample_s)
+        self._times = PhaseTimes(self.memory, self.key)
+
+    # ------------------------------------------------------------------ for the caller
+
+    def step(self) -> Snapshot:
+        """Observe once and say what the server is doing now."""
+        seen = self.probes.observe(self.clock.now())
+        self._take_lines(seen)
+        self._judge.note_moves(moved_between(self._seen, seen), seen.at)
+        self._seen = seen
+        self._acceptance.feed(seen.counters)
+        verdict = self._judge.decide(seen, has_crash_evidence=self._crash.has_evidence)
+        self._note_http(verdict, seen)
+        snapshot = self._snapshot(self._confirmed(verdict, seen), seen)
+        self._announce(snapshot)
+        self._last = snapshot
+        return snapshot
+
+    def run(
+        self,
+        *,
+        until: Collection[StateName],
+        on_snapshot: Callable[[Snapshot], None] | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        deadline_s: float | None = None,
+        stop_when: Callable[[], bool] = lambda: False,
+        poll_s: float = 1.0,
+    ) -> Snapshot:
+        """Step until one of `until`, a final state, the log's end, the deadline, or `stop_when`; the last snapshot."""
+        if on_event is not None:
+            self.journal.listeners.append(on_event)
+        end = None if deadline_s is None else self.clock.now() + deadline_s
+        try:
+            while True:
+                snapshot = self.step()
+                if on_snapshot is not None:
+                    on_snapshot(snapshot)
+                is_late = end is not None and self.clock.now() >= end
+                is_done = snapshot.state in until or snapshot.state.is_final or self.log_is_over
+                if is_done or is_late or stop_when():
+                    return snapshot
+                self.clock.sleep(poll_s)
+        finally:
+            if on_event is not None:
+                self.journal.listeners.remove(on_event)
+
+    def prove(self, proof: Proof) -> None:
+        """Tell the state machine what the first-minute verdict found: ready becomes proven if `proof.ok`."""
+        self._proof = proof
+        data = {"ok": proof.ok, "rounds": proof.rounds, "accept_length": proof.accept_length}
+        self.journal.tell("proof", proof.text, data, at=self.clock.now())
+
+    def note_stop_asked(self) -> None:
+        """Whoever stops the server says so before: its end is then no crash."""
+        self._judge.stop_asked = True
+        self.journal.tell("stop", "asked to stop", {}, at=self.clock.now())
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the log told on its way: version, url, aux_layers, model_class, kv_tokens, ..."""
+        return self._tracker.facts
+
+    @property
+    def log_is_over(self) -> bool:
+        """Only a log is known and nobody writes it: nothing more will be seen."""
+        return self._seen is not None and self._seen.log_life != "written"
+
+    @property
+    def last(self) -> Snapshot | None:
+        """The newest snapshot."""
+        return self._last
+
+    def phase_rows(self) -> tuple[PhaseRow, ...]:
+        """The start-up so far for a live view: title, seconds, progress."""
+        ends = [run.began_at for run in self._tracker.runs[1:]] + [self._told_at(self.clock.now())]
+        return tuple(
+            PhaseRow(
+                title=self._tracker.title_of(run).removesuffix(_DONE),
+                duration_s=end - run.began_at,
+                share=run.progress.share if run.progress is not None else None,
+                is_current=run is self._tracker.current,
+                typical_s=self._times.typical.get(run.key),
+            )
+            for run, end in zip(self._tracker.runs, ends, strict=True)
+        )
+
+    def began_before(self, at: float) -> None:
+        """The process began at unix time `at`, before its first line (launch.json says so); ignored if impossible."""
+        if 0 < self.journal.began_at - at < _LONGEST_SILENT_LAUNCH_S:
+            self.journal.began_at = self._tracker.runs[0].began_at = at
+
+    def timeline_document(self) -> dict[str, Any]:
+        """The timeline so far (schema eyas.timeline/1)."""
+        return self.journal.timeline.as_document(self._tracker.runs, self._last)
+
+    # ------------------------------------------------------------------ evidence
+
+    def _take_lines(self, seen: Observation) -> None:
+        if seen.lines and seen.lines[0].at < self.journal.began_at:
+            # An old log: the start was before we came.
+            at = seen.lines[0].at
+            self.journal.began_at = self._tracker.runs[0].began_at = at
+            if self.log_only:
+                self._judge.strong_at = at
+        if self.engine == "unknown":
+            self._find_engine(seen)
+        for line in seen.lines:
+            self._take_line(line)
+        if self.log_only and self._seen is None and seen.log_written_at is not None:
+            # Lines without a stamp, and stamps of another zone, are younger than they seem.
+            self._judge.note_moves({"log": "something was written"}, seen.log_written_at)
+        words = self._judge.last_words(seen, self._crash.has_evidence)
+        self._is_past = self.log_only and words.are_past(seen)
+        self._is_unknown = self.log_only and words.is_unknown
+        at = self._told_at(seen.at)
+        moved = self._tracker.feed_pending(seen.pending_bar, at)
+        self._judge.note_moves(dict.fromkeys(moved, "progress bar"), at)
+        self._tell_progress(at)
+        for note in seen.missing:
+            self.journal.warn(note, at=at)
+
+    def _told_at(self, now: float) -> float:
+        """Now; of a log that is over, the time of its last line: what it tells does not happen while we read it."""
+        last_line_at = self._judge.last_line_at
+        if not self._is_past or last_line_at is None:
+            return now
+        return last_line_at if self._last is None else max(last_line_at, self._last.at)  # time goes on
+
+    def _find_engine(self, seen: Observation) -> None:
+        """Learn the engine from its first words, and read what it said before once more with the right table."""
+        early = self._early
+        self._early = [*early, *seen.lines][:_EARLY_LINES]
+        said = next((name for line in seen.lines if (name := engine_of_line(line.message)) is not None), None)
+        engine = said or (seen.identity.engine if seen.identity is not None else "unknown")
+        if engine not in ("sglang", "vllm"):
+            return
+        self.engine = "sglang" if engine == "sglang" else "vllm"
+        self.version = self.version or (seen.identity.version if seen.identity is not None else None)
+        began_at = self._tracker.runs[0].began_at
+        self._tracker = PhaseTracker(table_for(self.engine, self.version), began_at, self._tracker.first_phase)
+        self._crash = CrashReader(self.engine)
+        self._judge.engine, self._judge.tracker = self.engine, self._tracker
+        self.probes.learn(self.engine, self.version)
+        self.journal.tell(
+            "note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.lines[0].at if said else seen.at
+        )
+        for line in early:
+            self._take_line(line)
+
+    def _take_line(self, line: LogLine) -> None:
+        before = self._milestones()
+        meaning = self._tracker.feed(line)
+        if meaning.restarted:
+            self._crash = CrashReader(self.engine)
+            self._judge.begin_anew()
+            self.journal.tell("note", "a new start begins in the same log", {"line": line.number}, at=line.at)
+        self._crash.feed(line)
+        self._last_line = line.raw[:400]
+        self._judge.note_moves(dict.fromkeys(meaning.moved, line.message[:120] or "a line"), line.at)
+        if meaning.began is not None:
+            data = {"phase": meaning.began.key, "line": line.number}
+            self.journal.tell("phase", self._tracker.title_of(meaning.began), data, at=line.at)
+        if meaning.says:
+            self.journal.warn(meaning.says, at=line.at)
+        if self.log_only and not meaning.restarted:
+            # A whole log is read in one look: what lay between its beginning and its end is told as it went by.
+            for words, at in self._milestones().items():
+                if words not in before:
+                    self.journal.tell("note", words, {"line": line.number}, at=at)
+        self._judge.last_line_at = line.at
+
+    def _milestones(self) -> dict[str, float]:
+        tracker = self._tracker
+        told = {
+            "the log says that it is ready": tracker.ready_at,
+            "the log says that it was asked to end": tracker.draining_at,
+            "the log says that it dies": tracker.dying_at,
+        }
+        return {words: at for words, at in told.items() if at is not None}
+
+    def _note_http(self, verdict: Verdict, seen: Observation) -> None:
+        """An endpoint can show a phase that no log told."""
+        if verdict.state is StateName.WARMING_UP or verdict.state.is_serving:
+            began = self._tracker.saw_http(ready=verdict.state.is_serving, at=seen.at)
+            if began is not None:
+                self.journal.tell("phase", self._tracker.title_of(began), {"phase": began.key}, at=seen.at)
+        for warning in verdict.warnings:
+            self.journal.warn(warning, at=self._told_at(seen.at))
+
+    def _confirmed(self, verdict: Verdict, seen: Observation) -> Verdict:
+        """A suspected stall becomes one when two samples of stacks agree, or when no stacks can be had."""
+        if not verdict.suspects_stall:
+            if self._stall.calm():
+                self.journal.tell("note", "it moves again", {}, at=seen.at)
+            return verdict
+        run = self._tracker.current
+        context = StallContext(
+            phase=run.id,
+            phase_title=self._tracker.title_of(run),
+            role=run.role,
+            engine=self.engine,
+            version=self.version,
+            unmoved=self._judge.unmoved(seen.at),
+        )
+        outcome = self._stall.suspect(seen.processes or (), context, seen.at)
+        if self._stall.note:
+            self.journal.tell("stacks", self._stall.note, {}, at=seen.at)
+        if outcome == "stalled":
+            return verdict
+        state = self._last.state if self._last is not None else StateName.STARTING
+        if outcome == "moving":
+            self._judge.note_moves({"progress": "the stacks of a rank change"}, seen.at)
+            return replace(verdict, state=state, reason="slow, not hung: the stacks change")
+        apart = f"{self.patience.second_sample_s:.0f} s apart"
+        return replace(verdict, state=state, reason=f"{verdict.reason}; taking stacks twice, {apart}")
+
+    # ------------------------------------------------------------------ words
+
+    def _snapshot(self, verdict: Verdict, seen: Observation) -> Snapshot:
+        state, reason = verdict.state, verdict.reason
+        proof = self._proof or self._acceptance.proof()
+        if state is StateName.READY and proof is not None and proof.ok:
+            state, reason = StateName.PROVEN, f"{reason}; {proof.text}"
+        elif state is StateName.READY and proof is not None:
+            self.journal.warn(proof.text, at=seen.at, key=_NO_PROOF)  # its figures change at every look
+        if proof is not None and proof.ok:
+            self.journal.withdraw(_NO_PROOF)
+        elif self._logs_dead_draft():
+            self.journal.warn(_LOG_SAYS_DEAD, at=self._judge.last_line_at or seen.at)
+        stall = self._stall.stall if state is StateName.STALLED else None
+        at, is_starting = self._told_at(seen.at), state in (StateName.STARTING, StateName.WARMING_UP)
+        return Snapshot(
+            at=at,
+            elapsed_s=at - self.journal.began_at,
+            engine=self.engine,
+            version=self.version or self._tracker.facts.get("version"),
+            state=state,
+            reason=stall.what + "; " + reason if stall is not None else reason,
+            phase=None if state.is_final or state.is_serving or self._is_unknown else self._phase_view(seen.at),
+            ready_eta_s=self._times.ready_eta_s(self._tracker.current, at) if is_starting else None,
+            cause=self._cause(seen) if state is StateName.CRASHED or self._has_told_cause() else None,
+            stall=stall,
+            proof=proof,
+            ranks=rank_views(seen.processes or ()),
+            gpus=gpu_views(seen.gpus or ()),
+            endpoints={path: str(answer) for path, answer in seen.endpoints.items()},
+            warnings=tuple(dict.fromkeys([*self.journal.warnings.values(), *self._acceptance.warnings])),
+            last_line=self._last_line,
+        )
+
+    def _has_told_cause(self) -> bool:
+        """It has not ended yet, but why it will is known."""
+        return self._tracker.core_died and self._crash.has_evidence
+
+    def _logs_dead_draft(self) -> bool:
+        """The engine's own figures in its log, where nothing better is at hand."""
+        lengths = self._tracker.accept_lengths
+        return self._proof is None and len(lengths) >= _MIN_LOGGED and max(lengths) <= DEAD_ACCEPT_LENGTH
+
+    def _cause(self, seen: Observation) -> Cause:
+        title = self._tracker.title_of(self._tracker.current)
+        phase = f"after {title.removesuffix(_DONE)}" if title.endswith(_DONE) else f"while {title}"
+        return self._crash.cause(
+            seen.exit, phase=phase, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
+        )
+
+    def _phase_view(self, now: float) -> PhaseView:
+        run, at = self._tracker.current, self._told_at(now)
+        activity = self._judge.activity(now)
+        return PhaseView(
+            id=run.id,
+            title=self._tracker.title_of(run) + (f"; {activity}" if activity else ""),
+            role=run.role,
+            progress=run.progress,
+            elapsed_s=at - run.began_at,
+            eta_s=self._times.phase_eta_s(run, at),
+            quiet_s=self._judge.quiet_s(at),
+            budget_s=self._judge.budget_s(now),
+        )
+
+    def _announce(self, snapshot: Snapshot) -> None:
+        before = self._last.state if self._last is not None else None
+        changed = before is not snapshot.state
+        self.journal.state = snapshot.state
+        if changed:
+            self.journal.tell("state", snapshot.reason, {"from": before}, at=snapshot.at)
+        if changed and snapshot.state.is_serving:
+            self._times.keep(self._tracker.runs)
+        if changed or snapshot.state.is_final:
+            self.journal.write_snapshot(snapshot, self.journal.timeline.as_document(self._tracker.runs, snapshot))
+
+    def _tell_progress(self, now: float) -> None:
+        run = self._tracker.current
+        if run.progress is None or run.ended_at is not None or now - self._last_progress_event < _PROGRESS_EVENT_S:
+            return
+        self._last_progress_event = now
+        progress = run.progress
+        total = "?" if progress.total is None else f"{progress.total:g}"
+        text = f"{self._tracker.title_of(run)}: {progress.done:g}/{total} {progress.unit}".rstrip()
+        if text == self._last_progress:
+            text += f", {seconds(now - run.began_at)} in this phase"
+        else:
+            self._last_progress = text
+        data = {"done": progress.done, "total": progress.total, "phase": run.key}
+        self.journal.tell("progress", text, data, at=now)

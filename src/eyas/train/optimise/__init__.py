@@ -1,0 +1,1 @@
+"""An optimiser step on one or several ranks, and what it keeps."""

@@ -1,0 +1,1 @@
+"""Everything about a run that is known or tried before its first step."""

@@ -1,0 +1,1 @@
+"""A run from its first step to the written draft: checkpoints, records, ranks, end."""

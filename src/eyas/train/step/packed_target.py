@@ -1,0 +1,173 @@
+"""The target's states over packed rows: Llama blocks by our own fused forward, everything else through transformers.
+
+Shapes: T positions, H hidden, Ht = H, A aux boundaries.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from eyas.engine.llama_weights import BlockWeights, LlamaWeights, fuse_llama, why_not_fast
+from eyas.models.target import Target
+from eyas.train.step.packed_attention import attend_rows
+from eyas.train.step.packing import Packed, from_padded, to_padded
+from eyas.train.step.row_ops import Angles, Heads, rows_for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedStates:
+    """What one pass of the target gives.
+
+    Attributes:
+        aux: [T, A * Ht], boundaries in the order asked for.
+        last: [T, Ht] after the final norm, what the head reads.
+    """
+
+    aux: Tensor
+    last: Tensor
+
+
+class PackedTarget(Protocol):
+    """Gives a target's states over packed rows.
+
+    Attributes:
+        pads: it pads rows to the longest of the micro-batch.
+    """
+
+    pads: bool
+
+    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> PackedStates:
+        """One pass; no gradients."""
+
+
+def packed_target(target: Target, most_tokens: int) -> PackedTarget:
+    """The fastest way there is for `target`.
+
+    Fusing takes over the weights: those of the model become views of the fused ones, so that nothing is held twice.
+
+    Args:
+        most_tokens: positions that go through transformers at once, padding counted.
+    """
+    if _is_plain_llama(target):
+        return LlamaStates(fuse_in_place(target))
+    return PaddedStates(target, most_tokens)
+
+
+class PaddedStates:
+    """Through transformers: rows side by side, padded on the right."""
+
+    pads = True
+
+    def __init__(self, target: Target, most_tokens: int) -> None:
+        self._target, self._most_tokens = target, most_tokens
+
+    @torch.no_grad()
+    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> PackedStates:
+        """See `PackedTarget`."""
+        ids = to_padded(packed, packed.ids)
+        at_once = max(1, self._most_tokens // ids.shape[1])
+        parts = [self._target.forward(part, aux_boundaries) for part in torch.split(ids, at_once)]
+        aux, last = torch.cat([p.aux for p in parts]), torch.cat([p.last for p in parts])
+        return PackedStates(aux=from_padded(packed, aux), last=from_padded(packed, last))
+
+
+class LlamaStates:
+    """Llama blocks over packed rows: one flash attention a layer, sums and norms fused."""
+
+    pads = False
+
+    def __init__(self, weights: LlamaWeights) -> None:
+        self._weights = weights
+        shape = weights.shape
+        self._heads = Heads(num_query=shape.num_heads, num_kv=shape.num_kv_heads, width=shape.head_dim)
+        self._angles: Angles | None = None
+
+    @torch.no_grad()
+    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> PackedStates:
+        """See `PackedTarget`."""
+        weights = self._weights
+        state = F.embedding(packed.ids[: packed.length], weights.embedding)
+        rows, eps = rows_for(state), weights.shape.eps
+        aux = state.new_empty(packed.length, len(aux_boundaries), state.shape[1])
+        change: Tensor | None = None
+        for depth, block in enumerate((*weights.blocks, None)):
+            norm = weights.norm if block is None else block.input_norm
+            assert norm is not None, "a target's blocks have an input norm"
+            state, normed = rows.norm(state if change is None else change, None if change is None else state, norm, eps)
+            for place, boundary in enumerate(aux_boundaries):
+                if boundary == depth:
+                    aux[:, place] = state
+            if block is not None:
+                state, change = self._block(block, state, normed, packed)
+        return PackedStates(aux=aux.flatten(1), last=normed)
+
+    def _block(self, block: BlockWeights, state: Tensor, normed: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+        """The state after attention, and what the MLP adds to it."""
+        rows, heads = rows_for(state), self._heads
+        qkv = F.linear(normed, block.qkv, block.qkv_bias)
+        if block.q_norm is not None and block.k_norm is not None:
+            qkv = self._normed_heads(qkv, block.q_norm, block.k_norm)
+        query, key_value = rows.rope(qkv, self._table(packed), packed.positions, 0, heads)
+        key, value = key_value.chunk(2, 1)
+        mixed, _ = attend_rows(query, key, value, packed, heads.width**-0.5)
+        out = F.linear(mixed.flatten(1), block.o)
+        state, normed = rows.norm(out, state, block.post_norm, self._weights.shape.eps)
+        return state, F.linear(rows.swiglu(F.linear(normed, block.gate_up)), block.down)
+
+    def _normed_heads(self, qkv: Tensor, q_norm: Tensor, k_norm: Tensor) -> Tensor:
+        heads, eps = self._heads, self._weights.shape.eps
+        split = qkv.view(len(qkv), heads.total, heads.width)
+        query, key, value = torch.split(split, [heads.num_query, heads.num_kv, heads.num_kv], 1)
+        query, key = F.rms_norm(query, q_norm.shape, q_norm, eps), F.rms_norm(key, k_norm.shape, k_norm, eps)
+        return torch.cat((query, key, value), 1).flatten(1)
+
+    def _table(self, packed: Packed) -> Angles:
+        if self._angles is None or len(self._angles.cos) < packed.longest:
+            device = packed.positions.device
+            self._angles = angle_table(
+                self._weights.inverse_frequencies, self._weights.rope_scale, packed.longest, device
+            )
+        return self._angles
+
+
+def angle_table(inverse_frequencies: Tensor, scale: float, longest: int, device: torch.device) -> Angles:
+    """Angles of positions 0 … longest (a few thousand more, so that it is seldom made again)."""
+    num = -(-longest // 4096) * 4096 + 64
+    angles = torch.arange(num, dtype=torch.float32)[:, None] * inverse_frequencies.float().cpu()
+    return Angles(cos=(angles.cos() * scale).to(device), sin=(angles.sin() * scale).to(device))
+
+
+def fuse_in_place(target: Target) -> LlamaWeights:
+    """The target's weights, fused; its own become views of them."""
+    named = dict(target.model.named_parameters())
+    weights = fuse_llama(target.model.config.to_dict(), named.get)
+    for i, block in enumerate(weights.blocks):
+        prefix = f"model.layers.{i}."
+        _share(named, prefix + "self_attn.", ("q_proj", "k_proj", "v_proj"), "weight", block.qkv)
+        _share(named, prefix + "mlp.", ("gate_proj", "up_proj"), "weight", block.gate_up)
+        if block.qkv_bias is not None:
+            _share(named, prefix + "self_attn.", ("q_proj", "k_proj", "v_proj"), "bias", block.qkv_bias)
+    return weights
+
+
+def _share(named: dict[str, torch.nn.Parameter], prefix: str, names: Sequence[str], kind: str, fused: Tensor) -> None:
+    begin = 0
+    for name in names:
+        parameter = named[f"{prefix}{name}.{kind}"]
+        parameter.data = fused[begin : begin + len(parameter)]
+        begin += len(parameter)
+
+
+def _is_plain_llama(target: Target) -> bool:
+    """Blocks that `LlamaStates` computes, under the names that `fuse_llama` reads, on one device."""
+    config = target.model.config.to_dict()
+    parameters = list(target.model.parameters())
+    if why_not_fast(config) is not None or target.parts.path != "model":
+        return False
+    if config["model_type"] == "mistral" and config.get("sliding_window"):
+        return False
+    return len({(p.device, p.dtype) for p in parameters}) == 1

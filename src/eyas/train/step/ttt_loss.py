@@ -1,0 +1,115 @@
+"""Training-time test on a micro-batch: the unrolled steps, their weighted loss, their counts.
+
+Step j at index t reads token t+1+j and learns the target's distribution at t+1+j, where token t+2+j is supervised.
+Shapes: K steps, N teacher rows, T positions.
+Source: docs/training.md, "The objective"; EAGLE-3, arXiv:2503.01840.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from eyas.models.target import Target
+from eyas.train.config import LossName
+from eyas.train.step.distributions import DistributionOps
+from eyas.train.step.head_loss import HeadLoss, head_loss
+from eyas.train.step.metrics import Chains, StepCounts
+from eyas.train.step.packed_target import PackedStates
+from eyas.train.step.packing import Packed
+from eyas.train.step.phases import PhaseClock, no_clock
+from eyas.train.step.teacher import DraftVocabulary
+from eyas.train.step.unroll import Unroll
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TttObjective:
+    """How the steps' losses become one number: Σ_j decay^j · (sum of step j's losses) / denominators[j].
+
+    Attributes:
+        loss: per position.
+        weights: K numbers, decay^j / denominators[j]. The denominators are the supervised targets of step j in the
+            whole optimiser step, known from the data before any forward pass, so that micro-batches and ranks add up
+            to the same number.
+    """
+
+    loss: LossName
+    weights: tuple[float, ...]
+
+    @classmethod
+    def of(cls, loss: LossName, step_decay: float, denominators: list[int]) -> "TttObjective":
+        """With weights from the decay and the targets of each step."""
+        return cls(loss=loss, weights=tuple(step_decay**j / max(1, n) for j, n in enumerate(denominators)))
+
+
+def ttt_backward(
+    unroll: Unroll,
+    packed: Packed,
+    states: PackedStates,
+    objective: TttObjective,
+    *,
+    target: Target,
+    vocabulary: DraftVocabulary,
+    ops: DistributionOps,
+    clock: PhaseClock = no_clock,
+) -> tuple[Tensor, StepCounts]:
+    """Add the micro-batch's gradients; its share of the objective (a scalar) and its counts."""
+    with clock("draft forward"):
+        picked = unroll.states(packed, states.aux)
+    step_weights = torch.tensor(objective.weights, dtype=torch.float32).to(picked.device, non_blocking=True)
+    weights = torch.where(packed.is_target, step_weights[:, None], 0.0)
+    with clock("teacher, head, loss"):
+        found = head_loss(
+            picked.detach(),
+            states.last.index_select(0, packed.teachers),
+            weights,
+            unroll.head,
+            target=target,
+            vocabulary=vocabulary,
+            loss=objective.loss,
+            ops=ops,
+        )
+    if picked.requires_grad:
+        with clock("draft backward"):
+            torch.autograd.backward(picked, found.grad_states)
+    total = (found.losses * weights).sum()
+    return total, _counts(found, packed)
+
+
+def no_counts(num_steps: int, device: torch.device) -> tuple[Tensor, StepCounts]:
+    """Of a micro-batch without a single target."""
+    none = torch.zeros(num_steps, dtype=torch.int64, device=device)
+    zero = torch.zeros((), device=device)
+    return zero, StepCounts(
+        loss=none.float(),
+        num_targets=none,
+        num_in_vocab=none,
+        num_right=none,
+        num_chains=none,
+        num_reached=none,
+        num_joint=none,
+    )
+
+
+def _counts(found: HeadLoss, packed: Packed) -> StepCounts:
+    """[K] each, still on the device."""
+    num_steps = len(packed.picks)
+    is_known = packed.is_target & (found.argmax_draft >= 0)
+    is_right = is_known & (found.drafted == found.argmax_draft)
+    # By the position that learns instead of the one learnt from; the filling takes what does not count.
+    shape = (num_steps, packed.length)
+    device = is_known.device
+    is_target_at = torch.zeros(shape, dtype=torch.bool, device=device).scatter_(1, packed.picks, packed.is_target)
+    is_right_at = torch.zeros(shape, dtype=torch.bool, device=device).scatter_(1, packed.picks, is_right)
+    chains = Chains((1, packed.length), device)
+    counted = [chains.count(is_target_at[j : j + 1], is_right_at[j : j + 1]) for j in range(num_steps)]
+    num_chains, num_reached, num_joint = (torch.stack(column) for column in zip(*counted, strict=True))
+    return StepCounts(
+        loss=found.losses.sum(1),
+        num_targets=packed.is_target.sum(1),
+        num_in_vocab=is_known.sum(1),
+        num_right=is_right.sum(1),
+        num_chains=num_chains,
+        num_reached=num_reached,
+        num_joint=num_joint,
+    )
