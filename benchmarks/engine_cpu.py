@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from eyas import shipped
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.bench_engine import bench_engine
-from eyas.cli.bench import render
+from eyas.cli.commands.bench import render
 from eyas.cli.target_option import cache_folder, target_folder
 from eyas.cli.terminal import Terminal
 from eyas.engine.llama_target import LlamaTarget

@@ -1,9 +1,28 @@
-"""How a stage speaks to a person without knowing of terminals: notes and progress. `cli` gives the real one."""
+"""How a stage speaks to a person without knowing of terminals: notes and progress. `cli` gives the real one.
 
+`printable` is the one door for foreign text: whatever eyas did not write itself passes it before a terminal sees it.
+"""
+
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
+
+# All but tab and newline that a terminal obeys instead of showing: control characters, lone surrogates, line and
+# paragraph separators (they also end a line for Python's splitlines), and marks that turn the direction of text.
+_UNSHOWN = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    r"""`text` with every character that a terminal would obey written as \uXXXX.
+
+    Names in a foreign checkpoint, lines of a server's log and answers of a server stay text. Tab and newline stay;
+    inside a JSON text the result means the same.
+    """
+    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class Progress(Protocol):

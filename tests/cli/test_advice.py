@@ -14,7 +14,13 @@ from eyas.cli.app import COMMANDS, build_app
 SOURCE = Path(eyas.__file__).parent
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Options of the engines that eyas starts or judges, and of no command here.
-FOREIGN = ("serve.", "client.", "contract.engines.launch_flags", "contract.engines.loading.judge", "contract.dialects.llama_cpp")
+FOREIGN = (
+    "serve.",
+    "client.",
+    "contract.engines.launch_flags",
+    "contract.engines.loading.judge",
+    "contract.dialects.llama_cpp",
+)
 # (module, option) that no command says without having it, though it reaches the module; or another tool's. And why.
 EXCEPTIONS = {
     ("contract.check.check", "--for"): "`eyas serve` always asks for an engine",

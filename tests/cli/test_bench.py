@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from eyas.cli.app import main
-from eyas.cli.bench import render
+from eyas.cli.commands.bench import render
 from eyas.contract.files.json_file import JsonInvalid
 from eyas.models.stop_ids import stop_ids_of
 from eyas.records.bench_record import ArmFigures, BenchRecord, Ceiling, Comparison, Spread

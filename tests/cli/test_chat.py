@@ -16,10 +16,10 @@ import pytest
 
 from byte_tokenizer import byte_tokenizer, save_target_with
 from eyas.chat.session import ChatSession, ChatSettings
-from eyas.cli import chat as chat_command
 from eyas.cli.app import main
 from eyas.cli.chat_loop import talk_on
 from eyas.cli.chat_screen import ChatScreen
+from eyas.cli.commands import chat as chat_command
 from eyas.contract.spec.target_spec import read_target
 from eyas.engine.engine import Engine
 from eyas.models.save_draft import save_draft

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eyas.cli.app import build_app, main
-from eyas.cli.demo import DemoConfig, Step, _run_step, demo_steps
+from eyas.cli.commands.demo import DemoConfig, Step, _run_step, demo_steps
 
 
 def step_of(command: str) -> Step:

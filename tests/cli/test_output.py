@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from contract.drafts import DraftBuild, flat_config, write_draft
 from eyas.cli.app import main
-from eyas.cli.output import print_json, printable
+from eyas.cli.output import print_json
+from eyas.talk import printable
 
 HOSTILE = ["\x1b]0;owned\x07", "\x7f", "\x9b31m", "\u202e", "\u2028", "\r"]
 

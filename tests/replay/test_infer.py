@@ -7,7 +7,7 @@ import torch
 
 from eyas import shipped
 from eyas.cli.app import main
-from eyas.cli.infer import render
+from eyas.cli.commands.infer import render
 from eyas.contract.spec.draft_spec import Rope
 from eyas.models.target import Target
 from eyas.records.eval_rows import EvalRow

@@ -14,27 +14,28 @@ from typing import Any, get_args
 import cyclopts
 
 from eyas import __version__
-from eyas.cli.output import OutputLost, print_json, printable
+from eyas.cli.output import OutputLost, print_json
 from eyas.cli.recipe_file import with_recipe
 from eyas.cli.synonyms import meant
 from eyas.errors import ExitCode, EyasError
+from eyas.talk import printable
 
-# subcommand -> (module:function, what the list of commands says of it)
+# command -> what the list of commands says about it; its function has its name, in a module of its name
 COMMANDS = {
-    "demo": ("eyas.cli.demo:demo", "The main job, end to end, on the built-in target."),
-    "prepare": ("eyas.cli.prepare:prepare", "Conversations to tokenised rows with an exact loss mask."),
-    "train": ("eyas.cli.train:train", "Train an EAGLE-3 draft for a target."),
-    "eval": ("eyas.cli.eval:eval_", "Accept length of a draft by replay, without a server."),
-    "infer": ("eyas.cli.infer:infer", "Which undocumented switches a draft was trained with."),
-    "check": ("eyas.cli.check:check", "What an engine will do with a draft: every tensor, every key."),
-    "convert": ("eyas.cli.convert:convert", "Translate a draft between formats, nothing dropped in silence."),
-    "bench": ("eyas.cli.bench:bench", "Plain against speculative decoding, measured beside the ceiling."),
-    "chat": ("eyas.cli.chat:chat", "Talk to a target through our own engine, with or without a draft."),
-    "report": ("eyas.cli.report:report", "One self-contained HTML page of a run."),
-    "header": ("eyas.cli.header:header", "A checkpoint's names, shapes and config, without weights."),
-    "engines": ("eyas.cli.engines:engines", "The load rules known, by engine and version."),
-    "serve": ("eyas.cli.serve:serve", "Start SGLang or vLLM with a draft, checked and supervised."),
-    "watch": ("eyas.cli.watch:watch", "What a server is doing now: a URL, a process or a log."),
+    "demo": "The main job, end to end, on the built-in target.",
+    "prepare": "Conversations to tokenised rows with an exact loss mask.",
+    "train": "Train an EAGLE-3 draft for a target.",
+    "eval": "Accept length of a draft by replay, without a server.",
+    "infer": "Which undocumented switches a draft was trained with.",
+    "check": "What an engine will do with a draft: every tensor, every key.",
+    "convert": "Translate a draft between formats, nothing dropped in silence.",
+    "bench": "Plain against speculative decoding, measured beside the ceiling.",
+    "chat": "Talk to a target through our own engine, with or without a draft.",
+    "report": "One self-contained HTML page of a run.",
+    "header": "A checkpoint's names, shapes and config, without weights.",
+    "engines": "The load rules known, by engine and version.",
+    "serve": "Start SGLang or vLLM with a draft, checked and supervised.",
+    "watch": "What a server is doing now: a URL, a process or a log.",
 }
 
 # Options that hold a path and may hold something else: FILE:2, none.
@@ -63,11 +64,10 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
         config=(_refuse_fractions, _expand_home),
         default_parameter=cyclopts.Parameter(show_default=_shown_default),
     )
-    for name, (target, help_line) in COMMANDS.items():
-        if name == full_page_of:
-            app.command(target, name=name)
-        else:
-            app.command(target, name=name, help=help_line)
+    for name, help_line in COMMANDS.items():
+        function = {"eval": "eval_"}.get(name, name)  # `eval` is Python's own
+        shown = {} if name == full_page_of else {"help": help_line}
+        app.command(f"eyas.cli.commands.{name}:{function}", name=name, **shown)
     return app
 
 

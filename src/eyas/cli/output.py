@@ -12,18 +12,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from eyas.errors import ExitCode, EyasError
+from eyas.talk import printable
 
 JsonFlag = Annotated[
     bool,
     Parameter(name="--json", negative="", help="Last line of stdout = one JSON object with a `schema` field."),
 ]
-
-
-# All but tab and newline that a terminal obeys instead of showing: control characters, lone surrogates, line and
-# paragraph separators (they also end a line for Python's splitlines), and marks that turn the direction of text.
-_UNSHOWN = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
-)
 
 
 class OutputIsInput(EyasError):
@@ -37,14 +31,6 @@ class OutputLost(EyasError):
 
     code = "output-lost"
     exit_code = ExitCode.ENVIRONMENT
-
-
-def printable(text: str) -> str:
-    r"""`text` with what a terminal would obey written as \uXXXX: names in a stranger's checkpoint stay names.
-
-    Tab and newline stay; inside a JSON text the result means the same.
-    """
-    return _UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def require_outputs(outputs: Sequence[Path | None], *, read: Sequence[Path] = ()) -> None:

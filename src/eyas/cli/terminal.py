@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eyas.cli.output import printable
-from eyas.talk import Progress
+from eyas.talk import Progress, printable
 
 _PLAIN_EVERY_S = 10.0  # a log file gets a line this often, not a bar
 

@@ -14,9 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-from eyas.cli.output import print_json, printable
+from eyas.cli.output import print_json
 from eyas.errors import EyasError
 from eyas.records.checkpoint import STATE, resume_folder
+from eyas.talk import printable
 from eyas.train.run.stopping import TrainingStopped
 
 EXIT_CODE = 128 + signal.SIGINT

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from eyas import shipped
-from eyas.cli.eval import TargetChoice, require_one_source
+from eyas.cli.commands.eval import TargetChoice, require_one_source
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
