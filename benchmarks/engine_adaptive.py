@@ -38,11 +38,10 @@ from eyas.engine.generation import Generation
 from eyas.engine.llama_target import LlamaTarget
 from eyas.engine.llama_weights import read_llama
 from eyas.engine.native import load_kernels
-from eyas.models.aux_boundaries import required_boundaries
-from eyas.models.draft import Eagle3Draft
+from eyas.models.chat_prompt import stop_ids_of
+from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
-from eyas.models.stop_ids import stop_ids_of
 from eyas.talk import Silent
 
 FIXED = 3

@@ -254,7 +254,7 @@ def offered_ids(shape: Shape, device: str) -> torch.Tensor:
 
 def make_rows(args: argparse.Namespace, seed: int) -> list[Any]:
     """Random rows; the second half of each is supervised."""
-    from eyas.data.tokenise import TokenRow
+    from eyas.data.text.tokenise import TokenRow
 
     shape, generator = shape_of(args), torch.Generator().manual_seed(seed)
     num = max(1, args.tokens_per_step // args.seq)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from eyas.chat.prompt_reader import PromptReader
-from eyas.data.chat_template import ChatTemplate
+from eyas.data.text.chat_template import ChatTemplate
 
 LETTERS = "abcdefghijklm"  # 13, as the stubs have ids
 

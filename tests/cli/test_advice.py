@@ -26,10 +26,10 @@ EXCEPTIONS = {
     ("contract.check.check", "--for"): "`eyas serve` always asks for an engine",
     ("contract.engines.version", "--nearest"): "`eyas serve` takes the nearest rules by itself",
     ("contract.dialects.speculators", "--speculative-config"): "of vLLM",
-    ("data.chat_template", "--turns"): "`eyas train` reads templates and renders nothing",
-    ("data.chat_template", "--regenerate"): "`eyas train` reads templates and renders nothing",
-    ("data.chat_template", "--template-options"): "`eyas train` reads templates and renders nothing",
-    ("data.conversation", "--regenerate"): "`eyas train` reads rows, no conversations",
+    ("data.text.chat_template", "--turns"): "`eyas train` reads templates and renders nothing",
+    ("data.text.chat_template", "--regenerate"): "`eyas train` reads templates and renders nothing",
+    ("data.text.chat_template", "--template-options"): "`eyas train` reads templates and renders nothing",
+    ("records.conversation", "--regenerate"): "`eyas train` reads rows, no conversations",
     ("replay.evaluate", "--save-rows"): "`eyas infer` says it in its own words",
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",
@@ -38,9 +38,9 @@ EXCEPTIONS = {
     ("contract.spec.convert_command", "--rename"): "within the `eyas convert` that stands before it",
     ("contract.reading.lookalike_findings", "--rename"): "after `eyas convert`",
     ("contract.spec.renames", "--rename"): "only convert gives renames",
-    ("models.hub_snapshot", "--include"): "of hf",
-    ("models.hub_snapshot", "--local-dir"): "of hf",
-    ("models.quantise", "--quantize"): "others than bench and prepare ask for none",
+    ("models.target_folder.hub_snapshot", "--include"): "of hf",
+    ("models.target_folder.hub_snapshot", "--local-dir"): "of hf",
+    ("models.target.quantise", "--quantize"): "others than bench and prepare ask for none",
 }
 
 

@@ -8,7 +8,7 @@ import pytest
 from eyas.cli.app import main
 from eyas.cli.commands.bench import render
 from eyas.contract.files.json_file import JsonInvalid
-from eyas.models.stop_ids import stop_ids_of
+from eyas.models.chat_prompt import stop_ids_of
 from eyas.records.bench_record import ArmFigures, BenchRecord, Ceiling, Comparison, Spread
 from eyas.records.eval_rows import EvalRowMalformed, read_eval_rows
 

@@ -7,11 +7,11 @@ import pytest
 from byte_tokenizer import CHATML, THINKING, save_target_with
 from eyas.contract.files.json_file import JsonInvalid
 from eyas.data.prepare import ConfigInvalid, MaskUseless, PrepareConfig, prepare
-from eyas.data.read_conversations import DataMissing
-from eyas.data.row_store import Rows
-from eyas.data.target_text import TemplateMissing, load_target_text
+from eyas.data.rows.row_store import Rows
+from eyas.data.text.target_text import TemplateMissing, load_target_text
 from eyas.models.chat_prompt import TokenizerUnloadable
 from eyas.records.atomic import OutputExists
+from eyas.records.data_files import DataMissing
 from eyas.records.rows import HELD_OUT, MANIFEST, RULES, TENSORS, RowsUnreadable
 from eyas.talk import Silent
 

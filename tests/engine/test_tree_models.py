@@ -94,7 +94,7 @@ def test_a_target_whose_layers_no_tree_mask_fits_is_named():
 def test_a_model_that_does_not_heed_masks_is_found_out(monkeypatch: pytest.MonkeyPatch):
     model = Target(tiny_target("llama"))
     everything = torch.zeros(1, 1, 3, 8)
-    monkeypatch.setattr("eyas.models.target.tree_masks", lambda *_: everything)
+    monkeypatch.setattr("eyas.models.target.target.tree_masks", lambda *_: everything)
     target = TransformersTarget(model)
     target.start(64, ())
     target.prefill(TEXT)

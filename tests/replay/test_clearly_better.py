@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from eyas.records.eval_record import RowResult
-from eyas.replay.clearly_better import is_clearly_better
+from eyas.replay.figures import is_clearly_better
 
 
 def rows(num: int, rate: float, seed: int, num_tokens: int = 150) -> list[RowResult]:

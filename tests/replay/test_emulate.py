@@ -16,8 +16,7 @@ from eyas.models.load_draft import load_draft
 from eyas.models.placement import place
 from eyas.models.save_draft import save_draft
 from eyas.records.eval_rows import read_eval_rows
-from eyas.replay.emulate import FILLS, EmulationImpossible, emulate
-from eyas.replay.predict import predict
+from eyas.replay.predict import FILLS, EmulationImpossible, emulate, predict
 from eyas.replay.states import LiveStates
 from eyas.talk import Silent
 from tiny_draft import tiny_draft, tiny_text

@@ -2,11 +2,10 @@ import pytest
 import torch
 
 from eyas.decode.accept_length import Acceptance, pooled
-from eyas.models.aux_boundaries import AuxBoundariesUnknown
+from eyas.models.draft import AuxBoundariesUnknown
 from eyas.models.target import Target
 from eyas.records.eval_rows import EvalRow
-from eyas.replay.marks import accepted_from_everywhere
-from eyas.replay.replay import RowOutsideVocabulary, replay
+from eyas.replay.replay import RowOutsideVocabulary, accepted_from_everywhere, replay
 from eyas.talk import Silent
 from plain_loop import plain_loop
 from replay.stub_draft import StubDraft, right, wrong

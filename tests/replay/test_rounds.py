@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.decode.accept_length import Acceptance
-from eyas.replay.rounds import walk_rounds
+from eyas.replay.replay import walk_rounds
 
 
 def test_rounds_start_after_the_prefill_s_token_and_skip_what_was_accepted():

@@ -1,6 +1,6 @@
 import torch
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.talk import Silent
 from eyas.train.plan.answers import check_answers

@@ -21,7 +21,7 @@ from eyas.models.load_draft import load_draft
 from eyas.models.placement import place
 from eyas.models.save_draft import save_draft
 from eyas.models.target import Target
-from eyas.replay.marks import accepted_from_everywhere
+from eyas.replay.replay import accepted_from_everywhere
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig, TrainConfigInvalid
 from eyas.train.draft_shape import DraftShape

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.ranks import Ranks

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig

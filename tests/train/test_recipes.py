@@ -10,7 +10,7 @@ from eyas.cli.recipe_file import read_recipe, with_recipe
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.models.save_draft import choose_dialect
-from eyas.models.target_size import size_of_config
+from eyas.models.target.loading import size_of_config
 from eyas.train.config import TrainConfig
 from eyas.train.plan.costs import draft_size, estimate_costs
 from eyas.train.plan.initialise import draft_spec_for

@@ -16,7 +16,7 @@ from byte_tokenizer import CHATML, save_target_with
 from eyas.cli.app import main
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
-from eyas.data.row_store import Rows
+from eyas.data.rows.row_store import Rows
 from eyas.errors import EnvironmentMissing
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import place

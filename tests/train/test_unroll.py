@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.step.compute_weights import ComputeWeight

@@ -23,7 +23,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 import transformers  # noqa: F401  imported once here, not in each life
 
 from eyas.cli.app import main as eyas
-from eyas.data.row_store import Rows
+from eyas.data.rows.row_store import Rows
 from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.train.run import train as _train  # noqa: F401  the same

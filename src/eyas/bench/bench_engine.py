@@ -19,8 +19,8 @@ from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
 from eyas.engine.captured.round import MOST_DRAFTS
 from eyas.engine.open_engine import OpenedEngine, open_engine
+from eyas.models.chat_prompt import stop_ids_of
 from eyas.models.placement import Placement, place
-from eyas.models.stop_ids import stop_ids_of
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.bench_record import BenchRecord

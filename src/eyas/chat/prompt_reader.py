@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from eyas.contract.spec.target_spec import read_target
-from eyas.data.chat_template import ChatTemplate, Tokenizer
-from eyas.data.conversation import Conversation
-from eyas.data.target_text import TemplateMissing, load_target_text
-from eyas.data.text_codec import encode_many
+from eyas.data.text.chat_template import ChatTemplate, Tokenizer
+from eyas.data.text.target_text import TemplateMissing, load_target_text
+from eyas.data.text.tokenise import encode_many
 from eyas.engine.known_ids import require_known_ids
 from eyas.errors import EyasError
-from eyas.models.chat_prompt import TemplateFailed, load_tokenizer
-from eyas.models.stop_ids import stop_ids_of
+from eyas.models.chat_prompt import TemplateFailed, load_tokenizer, stop_ids_of
+from eyas.records.conversation import Conversation
 
 Message = Mapping[str, str]
 

@@ -8,27 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.contract.spec.target_spec import TargetSpec, read_target
-from eyas.data.conversation import place_of
-from eyas.data.exclusion import Exclusion
-from eyas.data.mixture import DataFile, data_files
 from eyas.data.prepare_config import ConfigInvalid, PrepareConfig
-from eyas.data.read_conversations import list_files
-from eyas.data.row_maker import RowMaker
-from eyas.data.row_store import RowArrays
-from eyas.data.rows_there import require_free, rows_there
-from eyas.data.selection import Selected, collect, select
-from eyas.data.target_text import TargetText, load_target_text
-from eyas.data.tokenise import TokenRow
-from eyas.data.writing_config import WritingConfig
+from eyas.data.rows.exclusion import Exclusion
+from eyas.data.rows.mixture import DataFile, data_files
+from eyas.data.rows.row_maker import RowMaker
+from eyas.data.rows.row_store import RowArrays
+from eyas.data.rows.rows_there import require_free, rows_there
+from eyas.data.rows.selection import Selected, collect, select
+from eyas.data.text.target_text import TargetText, load_target_text
+from eyas.data.text.tokenise import TokenRow
+from eyas.data.writing.writing_config import WritingConfig
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import atomic_folder
+from eyas.records.conversation import place_of
+from eyas.records.data_files import list_files
 from eyas.records.eval_rows import write_eval_rows
 from eyas.records.rows import HELD_OUT, MANIFEST, RULES, RowsManifest, Source, write_manifest
 from eyas.talk import Talk, say_loading
 
 if TYPE_CHECKING:
-    from eyas.data.written_data import WriterFactory
+    from eyas.data.writing.written_data import WriterFactory
 
 
 class MaskUseless(EyasError):
@@ -100,7 +100,7 @@ def prepare(
     exclude_prints = [fingerprint.of_file(path) for path in exclude]
     excluded = Exclusion.read(exclude, text.tokenizer)
     if writing.writes:
-        from eyas.data.written_data import WritingJob, write_data  # brings torch
+        from eyas.data.writing.written_data import WritingJob, write_data  # brings torch
 
         job = WritingJob(
             target=target,

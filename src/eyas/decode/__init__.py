@@ -1,1 +1,5 @@
-"""The rules of speculation: what a verify pass accepts, and the one definition of accept length."""
+"""The rules of speculation, without any model.
+
+- `chain`, `tree`, `tree_rules`: what is drafted, and what a verify pass accepts; `sampling`: how a token is chosen;
+- `accept_length`: the one definition of accept length.
+"""

@@ -14,7 +14,7 @@ from eyas.engine.llama_weights import LlamaWeights
 from eyas.engine.native import MAX_ROWS, NativeKernels
 from eyas.engine.native_stack import stack_for
 from eyas.engine.runner import TargetOutput
-from eyas.models.finite_logits import require_finite
+from eyas.models.target import require_finite
 
 
 class LlamaTarget:

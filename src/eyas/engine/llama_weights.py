@@ -18,9 +18,9 @@ from torch import Tensor
 
 from eyas.contract.files.safetensors_header import read_safetensors_header
 from eyas.contract.spec.draft_spec import Rope
-from eyas.models.quantise import Quantisation, is_quantised, quantised, say_quantised, stored_bytes
 from eyas.models.rope import inverse_frequencies
-from eyas.models.target_loading import TargetUnloadable
+from eyas.models.target.loading import TargetUnloadable
+from eyas.models.target.quantise import Quantisation, is_quantised, quantised, say_quantised, stored_bytes
 from eyas.talk import Talk
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")

@@ -22,12 +22,11 @@ from eyas.engine.runner import Draft, Target
 from eyas.engine.thread_choice import choose_threads
 from eyas.engine.transformers_target import TransformersTarget
 from eyas.errors import EyasError
-from eyas.models.aux_boundaries import required_boundaries
-from eyas.models.draft import Eagle3Draft
+from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
-from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.models.target import Target as ModelTarget
+from eyas.models.target.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.talk import Talk
 
 

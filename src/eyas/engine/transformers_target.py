@@ -10,8 +10,8 @@ from transformers.cache_utils import DynamicLayer
 from eyas.decode.tree_rows import TreeRows, paths_of
 from eyas.decode.tree_shape import TreeUnsupported
 from eyas.engine.runner import TargetOutput
-from eyas.models.finite_logits import require_finite
 from eyas.models.target import Target as ModelTarget
+from eyas.models.target import require_finite
 
 
 class TransformersTarget:

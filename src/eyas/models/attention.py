@@ -9,12 +9,16 @@ log-sum-exp. The backward hands flash attention the *merged* output and log-sum-
 with them the gradients of queries and step-0 keys and values, exact.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+# (layer index, query [B, N, T, d], key [B, M, T, d], value [B, M, T, e]) -> [B, N, T, e]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+
 
 Backend = Literal["auto", "eager", "flash"]
 

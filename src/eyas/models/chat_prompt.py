@@ -1,9 +1,13 @@
-"""A tokenizer and its chat template, out of files of anybody's: what they do wrong is told, and with which record."""
+"""A target's tokenizer, chat template and end-of-text ids, read from files that anyone may have written.
+
+What a template does wrong is reported with the record that it was given.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from eyas.contract.files.json_file import read_json_object
 from eyas.errors import EyasError
 
 # Far beyond any context, unless a record itself is as long: 16 characters for each of a million tokens.
@@ -108,3 +112,14 @@ def _failed(where: str, why: str) -> TemplateFailed:
         why,
         "correct the record or the template, or give the variable that the template wants",
     )
+
+
+def stop_ids_of(folder: Path) -> frozenset[int]:
+    """End-of-text ids from generation_config.json, else from config.json; empty when neither names one."""
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        stated = read_json_object(path).get("eos_token_id") if path.exists() else None
+        ids = [i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int]
+        if ids:
+            return frozenset(ids)
+    return frozenset()

@@ -13,10 +13,43 @@ from torch import Tensor, nn
 
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.decode.tree_rows import TreeRows
-from eyas.models.attend import Attend
-from eyas.models.attention import Backend, cached_attention, ttt_attention
-from eyas.models.draft_cache import DraftCache
+from eyas.errors import EyasError
+from eyas.models.attention import Attend, Backend, cached_attention, ttt_attention
 from eyas.models.draft_layer import DraftLayer, window_of
+
+
+class DraftCache:
+    """Grows with each `step`; `truncate` forgets what was drafted from the draft's own states.
+
+    After verification an engine rebuilds the entries of accepted positions from *target* states, so everything a draft
+    wrote beyond the first position of a round is cut off and written again.
+
+    Attributes:
+        keys, values: per layer [B, M, C, d], or None before the first step.
+    """
+
+    def __init__(self, num_layers: int) -> None:
+        self.keys: list[Tensor | None] = [None] * num_layers
+        self.values: list[Tensor | None] = [None] * num_layers
+
+    @property
+    def length(self) -> int:
+        """Positions held, C."""
+        return 0 if self.keys[0] is None else self.keys[0].shape[2]
+
+    def append(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of `layer`, the new ones [B, M, S, d] last."""
+        old_key, old_value = self.keys[layer], self.values[layer]
+        if old_key is not None and old_value is not None:
+            key, value = torch.cat((old_key, key), 2), torch.cat((old_value, value), 2)
+        self.keys[layer], self.values[layer] = key, value
+        return key, value
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` positions."""
+        assert 0 <= length <= self.length, f"cannot keep {length} of {self.length} positions"
+        self.keys = [None if k is None or length == 0 else k[:, :, :length] for k in self.keys]
+        self.values = [None if v is None or length == 0 else v[:, :, :length] for v in self.values]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,3 +259,25 @@ class Eagle3Draft(nn.Module):
             state = layer(embedding, state, positions, attend)
         normed: Tensor = self.norm(state)
         return (normed if self.spec.feedback == "post-norm" else state), normed
+
+
+class AuxBoundariesUnknown(EyasError):
+    """Nothing says which of the target's states the draft reads."""
+
+    code = "aux-boundaries-unknown"
+
+
+def required_boundaries(draft: Eagle3Draft) -> tuple[int, ...]:
+    """The draft's aux boundaries, as the number of decoder layers applied.
+
+    Raises:
+        AuxBoundariesUnknown: it does not name any, and the target that decides the default was not at hand.
+    """
+    if draft.spec.aux_boundaries is None:
+        raise AuxBoundariesUnknown(
+            "the draft does not say which target states it reads",
+            "config.json: eagle_aux_hidden_state_layer_ids",
+            "fed other states than it was trained on, a draft accepts next to nothing",
+            "write the ids into its config, or name the target with --target so that the default can be computed",
+        )
+    return draft.spec.aux_boundaries

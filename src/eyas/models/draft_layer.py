@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.errors import EyasError
-from eyas.models.attend import Attend
+from eyas.models.attention import Attend
 from eyas.models.mla import MlaAttention
 from eyas.models.rope import Rotary
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from eyas.contract.spec.draft_spec import DraftSpec
-from eyas.models.attend import Attend
+from eyas.models.attention import Attend
 from eyas.models.rope import Rotary
 
 

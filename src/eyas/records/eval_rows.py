@@ -17,8 +17,8 @@ from typing import Any
 from eyas.errors import EyasError
 from eyas.records.atomic import write_text
 from eyas.records.json_lines import RecordBroken, json_records
+from eyas.records.record_forms import tools_of
 from eyas.records.rows import HELD_OUT, MANIFEST
-from eyas.records.tool_descriptions import tools_of
 
 _FORM = '{"prompt_ids": [...], "response_ids": [...]}, {"messages": [...]} or {"turns": [...]}'
 

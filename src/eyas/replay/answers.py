@@ -9,9 +9,8 @@ from eyas.contract.files.json_file import read_json_object
 from eyas.engine.batches.generator import Request
 from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.errors import EyasError
-from eyas.models.chat_prompt import TokenizerUnloadable, load_tokenizer, prompt_ids
+from eyas.models.chat_prompt import TokenizerUnloadable, load_tokenizer, prompt_ids, stop_ids_of
 from eyas.models.placement import Placement
-from eyas.models.stop_ids import stop_ids_of
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records.eval_rows import EvalPrompt, EvalRow
 from eyas.talk import Talk

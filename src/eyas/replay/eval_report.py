@@ -16,8 +16,7 @@ from eyas.records import fingerprint
 from eyas.records.eval_record import EvalRecord, NotRepetitive, RowResult
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.eval_config import EvalConfig
-from eyas.replay.figures import figures_by_set, figures_of
-from eyas.replay.nothing_accepted import is_nothing_accepted, nothing_accepted
+from eyas.replay.figures import figures_by_set, figures_of, is_nothing_accepted, nothing_accepted
 
 _CAUSES = (
     "too few training tokens; rows that another model wrote; a draft of another target; or one read otherwise than it"

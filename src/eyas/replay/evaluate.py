@@ -10,8 +10,7 @@ import torch
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.errors import EyasError
-from eyas.models.aux_boundaries import required_boundaries
-from eyas.models.draft import Eagle3Draft
+from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
 from eyas.models.target import Target

@@ -1,6 +1,8 @@
-"""From rounds to figures, by the one definition of accept length."""
+"""From rounds to figures, by the one definition of accept length, and what a figure says: nothing, or clearly more."""
 
+from collections import Counter
 from collections.abc import Sequence
+from math import sqrt
 
 from eyas.decode.accept_length import Acceptance, pooled, request_mean
 from eyas.records.eval_record import Figures, RowResult
@@ -27,3 +29,50 @@ def figures_by_set(rows: Sequence[RowResult], num_draft_tokens: int) -> dict[str
     """Set name -> its figures, in order of first appearance."""
     names = dict.fromkeys(row.set for row in rows)
     return {name: figures_of([row for row in rows if row.set == name], num_draft_tokens) for name in names}
+
+
+_NOTHING = 1.005  # shown as 1.00
+
+
+def is_nothing_accepted(figures: Figures) -> bool:
+    """Whether the accept length is 1.00, as it is shown. Without a round nothing is known: False."""
+    return figures.rounds > 0 and figures.accept_length < _NOTHING
+
+
+def nothing_accepted(figures: Figures, causes: str) -> str:
+    """The note, with the likely `causes` in the order in which to look."""
+    return (
+        f"nothing is accepted: accept length {figures.accept_length:.2f} over {figures.rounds} rounds, so this draft"
+        f" speeds nothing up. Likely: {causes}; docs/training.md, 'When nothing is accepted'"
+    )
+
+
+_PIECE = 16  # tokens
+# Standard errors that the mean difference must stand above 0: the best of a dozen equals reaches two now and then.
+_SURE = 3.0
+
+
+def is_clearly_better(one: Sequence[RowResult], other: Sequence[RowResult]) -> bool:
+    """`one` needs fewer rounds than `other` for the same texts, and not by chance. Too little text proves nothing.
+
+    Args:
+        one, other: the same rows in the same order.
+    """
+    ours, theirs = _rounds_by_piece(one), _rounds_by_piece(other)
+    saved = [theirs[piece] - ours[piece] for piece in ours.keys() | theirs.keys()]
+    if len(saved) < 2:
+        return False
+    mean = sum(saved) / len(saved)
+    variance = sum((s - mean) ** 2 for s in saved) / (len(saved) - 1)
+    return mean > 0 and mean >= _SURE * sqrt(variance / len(saved))
+
+
+def _rounds_by_piece(rows: Sequence[RowResult]) -> Counter[tuple[int, int]]:
+    """(row, piece) -> rounds that begin in it."""
+    found: Counter[tuple[int, int]] = Counter()
+    for number, row in enumerate(rows):
+        at = 0
+        for accepted in row.accepted:
+            found[number, at // _PIECE] += 1
+            at += accepted + 1
+    return found

@@ -1,19 +1,154 @@
-"""What accept length an engine will reach with a draft: the emulated draft replayed, as a range over unknown memory."""
+"""What accept length an engine will reach with a draft: the draft as that engine runs it, replayed.
+
+The engine's ledger is applied to weights and switches. Emulated: tensors that the engine loses, what their parameters
+then hold, tensors replaced by the target's, the aux boundaries it taps, norms of the aux input, residual and feedback
+switches whose keys it ignores. Everything else in the ledger (RoPE, sliding window, quantisation, position limits) is
+not, and is named in `Emulated.not_emulated`.
+
+What an engine leaves uninitialised is whatever memory held: zeros on a fresh GPU, anything later. So a prediction is a
+range over `FILLS`, never one number.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 
 from eyas.contract.engines.loading.ledger import Ledger
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow
-from eyas.replay.emulate import FILLS, emulate
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay_states
 from eyas.replay.states import States
 from eyas.talk import Talk
+
+Fill = Literal["zeros", "normal", "garbage"]
+FILLS: tuple[Fill, ...] = get_args(Fill)
+_NORMAL_STD, _GARBAGE_STD = 0.02, 3.0
+# Ledger keys that `_seen_spec` applies; other ignored keys are reported as not emulated.
+_APPLIED_KEYS = ("norm_output", "norm_before_residual", "norm_before_fc", "fc_norm", "layer_ids")
+
+
+class EmulationImpossible(EyasError):
+    """The engine does not start with this draft, or computes with a part of the target that was not given."""
+
+    code = "emulation-impossible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulated:
+    """A draft as an engine runs it.
+
+    Attributes:
+        draft: to be replayed.
+        lost: canonical names of the tensors that hold the fill, or what a constructor leaves.
+        not_emulated: ignored config keys whose effect is not in `draft`.
+    """
+
+    draft: Eagle3Draft
+    lost: tuple[str, ...]
+    not_emulated: tuple[str, ...]
+
+
+@torch.no_grad()
+def emulate(
+    draft: Eagle3Draft, ledger: Ledger, fill: Fill, *, seed: int = 0, target: Mapping[str, Tensor] | None = None
+) -> Emulated:
+    """`draft` under `ledger`.
+
+    Args:
+        draft: as it was trained, loaded from the checkpoint that the ledger is about.
+        ledger: of one engine.
+        fill: what uninitialised parameters hold: zeros, N(0, 0.02), or N(0, 3) ("garbage").
+        seed: of the fill.
+        target: "embedding" and "head" [V, H], where the engine replaces the draft's by the target's.
+
+    Raises:
+        EmulationImpossible: the engine refuses or crashes, or a part of the target is needed and not given.
+    """
+    if not ledger.starts:
+        raise EmulationImpossible(
+            f"{ledger.engine.label} does not start with this draft",
+            ledger.reasons[0].where if ledger.reasons else ledger.engine.label,
+            ledger.reasons[0].what if ledger.reasons else ledger.verdict,
+            "nothing to predict: see `eyas check`",
+        )
+    spec, given = draft.spec, target or {}
+    kept = _kept(spec, ledger)
+    seen = _seen_spec(spec, ledger, kept)
+    shared = {part: given.get(part) for part in ("embedding", "head")}
+    for part in ("embedding", "head"):
+        if getattr(seen, part) == "target" and shared[part] is None:
+            shared[part] = _own_share(draft, part, ledger)
+    served = Eagle3Draft(seen, target_embedding=shared["embedding"], target_head=shared["head"])
+    served.to(device=draft.fc.weight.device, dtype=draft.dtype)
+    old, generator = draft.state_dict(), torch.Generator().manual_seed(seed)
+    lost = []
+    for name, parameter in served.state_dict().items():
+        if name in old and (name in kept or name == "t2d"):
+            parameter.copy_(old[name])
+        else:
+            parameter.copy_(_left(name, parameter, fill, generator))
+            lost.append(name)
+    ignored = [key.key for key in ledger.keys if key.fate in ("ignored", "unknown")]
+    not_emulated = tuple(key for key in ignored if not any(applied in key for applied in _APPLIED_KEYS))
+    return Emulated(draft=served.eval(), lost=tuple(lost), not_emulated=not_emulated)
+
+
+def _kept(spec: DraftSpec, ledger: Ledger) -> set[str]:
+    """Canonical names of the tensors that reach the engine's parameters."""
+    fates = {entry.name: entry.fate for entry in ledger.tensors}
+    arrive = ("used", "shared")
+    return {name for name, stored in spec.source_names.items() if fates.get(stored) in arrive}
+
+
+def _seen_spec(spec: DraftSpec, ledger: Ledger, kept: set[str]) -> DraftSpec:
+    """The switches as the engine sees them."""
+    parameters = {entry.name: entry for entry in ledger.parameters if entry.state not in ("unused", "absent")}
+    ignored = [entry.key for entry in ledger.keys if entry.fate in ("ignored", "unknown")]
+    changes: dict[str, Any] = {"aux_norm": "none"}
+    if any("fc_norm" in name for name in parameters):
+        changes["aux_norm"] = "per-state"
+    elif any("input_norm" in name for name in parameters):
+        changes["aux_norm"] = "over-concat"
+    if any(key.endswith("norm_output") for key in ignored):
+        changes["feedback"] = "pre-norm"
+    if any(key.endswith("norm_before_residual") for key in ignored):
+        changes["residual"] = "pre-norm"
+    if ledger.aux is not None and len(ledger.aux) == spec.num_aux:
+        changes["aux_boundaries"] = ledger.aux
+    for part, tensor in (("embedding", "embed_tokens"), ("head", "lm_head")):
+        states = {entry.state for name, entry in parameters.items() if f"{tensor}.weight" in name}
+        if "target" in states or (f"{tensor}.weight" not in kept and getattr(spec, part) == "target"):
+            changes[part] = "target"
+    return replace(spec, **changes)
+
+
+def _own_share(draft: Eagle3Draft, part: str, ledger: Ledger) -> Tensor:
+    """The target's tensor where the draft shares it already."""
+    if getattr(draft.spec, part) == "target":
+        return draft.embedding_weight if part == "embedding" else draft.head_weight
+    raise EmulationImpossible(
+        f"{ledger.engine.label} computes with the target's {part}, and it was not given",
+        ledger.engine.label,
+        f"the draft's own {part} is replaced or lost there",
+        "give the target (--target T); a probe pack does not hold it",
+    )
+
+
+def _left(name: str, parameter: Tensor, fill: Fill, generator: torch.Generator) -> Tensor:
+    """What a parameter that nothing fills holds: constructors set norms to one and maps and biases to zero."""
+    if "norm" in name:
+        return torch.ones_like(parameter)
+    if not parameter.is_floating_point() or name.endswith("bias") or fill == "zeros":
+        return torch.zeros_like(parameter)
+    std = _NORMAL_STD if fill == "normal" else _GARBAGE_STD
+    return (torch.randn(parameter.shape, generator=generator) * std).to(parameter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

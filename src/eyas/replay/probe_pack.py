@@ -11,8 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from eyas.models.finite_logits import require_finite
-from eyas.models.target import Target
+from eyas.models.target import Target, require_finite
 from eyas.records import fingerprint
 from eyas.records.atomic import atomic_file
 from eyas.records.eval_rows import EvalRow

@@ -3,15 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from eyas.errors import EyasError
-from eyas.models.aux_boundaries import required_boundaries
-from eyas.models.draft import Eagle3Draft
+from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.target import Target
 from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow
-from eyas.replay.marks import accepted_from_everywhere
-from eyas.replay.rounds import walk_rounds
 from eyas.replay.states import LiveStates, States
 from eyas.talk import Talk
 
@@ -114,3 +112,65 @@ def check_vocabulary(row: EvalRow, vocab_size: int) -> None:
             f"the target has the ids 0 … {vocab_size - 1}: the rows were recorded with another tokenizer",
             "evaluate on rows that this target wrote, or give prompts (`messages`) and let it answer them",
         )
+
+
+@torch.no_grad()
+def accepted_from_everywhere(
+    draft: Eagle3Draft, input_ids: Tensor, aux_states: Tensor, num_draft_tokens: int, lengths: Sequence[int]
+) -> Tensor:
+    """Accepted drafts when drafting from each index, with greedy drafts and a target that continues as recorded.
+
+    Draft k + 1 from index t is accepted iff drafts 1 … k are and the draft's argmax is token t + 2 + k. As long as all
+    before were accepted, what the draft reads as its own tokens *is* the text, so one unrolled pass over all positions
+    decides every round that could start anywhere. The head runs only where acceptance is still open.
+
+    Args:
+        draft: the draft.
+        input_ids: [B, T] target ids, rows padded on the right.
+        aux_states: [B, T, A * Ht] of the target, in `fc` order.
+        num_draft_tokens: K ≥ 1.
+        lengths: real tokens of each row.
+
+    Returns:
+        [B, T] int64 on the CPU, 0 … K, at most the tokens that the row still has after t + 1.
+    """
+    num_rows, num = input_ids.shape
+    ends = torch.tensor(lengths, device=input_ids.device)[:, None]
+    index = torch.arange(num, device=input_ids.device).expand(num_rows, num)
+    accepted = torch.zeros(num_rows, num, dtype=torch.int64, device=input_ids.device)
+    is_open = torch.ones_like(accepted, dtype=torch.bool)
+    for k, step in enumerate(draft.ttt_steps(input_ids, aux_states, num_draft_tokens)):
+        is_open = is_open & (index + 2 + k < ends)
+        if not bool(is_open.any()):
+            break
+        guesses = draft.to_target_ids(draft.head(step.normed[is_open]).argmax(-1))
+        truth = input_ids.gather(1, (index + 2 + k).clamp(max=num - 1))[is_open]
+        is_open = is_open.masked_scatter(is_open, guesses == truth)
+        accepted += is_open
+    return accepted.cpu()
+
+
+def walk_rounds(accepted_from: Sequence[int], num_prompt: int, num_total: int) -> tuple[int, ...]:
+    """Accepted drafts of each round over one text.
+
+    The prefill yields the first token of the response, index `num_prompt`; it belongs to no round. A round that starts
+    with `newest` known tokens' last index n drafts from the target's state at n - 1, accepts a drafts and gains a + 1
+    tokens. Rounds go on until the last recorded token is known. Accepted drafts count only inside the recorded text;
+    every round counts its bonus token, also the last, where it may lie one token beyond.
+
+    Args:
+        accepted_from: entry t = drafts accepted when drafting from the target's state at index t (they stand at
+            t + 2, t + 3 …), at most those inside the text.
+        num_prompt: prompt tokens.
+        num_total: prompt and response tokens.
+
+    Returns:
+        One count per round; empty when the response is a single token.
+    """
+    rounds, newest = [], num_prompt
+    while newest < num_total - 1:
+        accepted = accepted_from[newest - 1]
+        assert 0 <= accepted <= num_total - 1 - newest, "accepted drafts lie inside the recorded text"
+        rounds.append(accepted)
+        newest += accepted + 1
+    return tuple(rounds)

@@ -6,8 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eyas.models.finite_logits import require_finite
-from eyas.models.target import Target
+from eyas.models.target import Target, require_finite
 
 
 class States(Protocol):

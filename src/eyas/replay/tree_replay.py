@@ -16,8 +16,7 @@ from eyas.engine.open_engine import draft_runner
 from eyas.engine.trees.engine import require_trees_of
 from eyas.engine.trees.round import grow
 from eyas.engine.trees.runner import TreeDraft
-from eyas.models.aux_boundaries import required_boundaries
-from eyas.models.draft import Eagle3Draft
+from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.replay import check_vocabulary

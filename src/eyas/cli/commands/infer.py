@@ -50,7 +50,7 @@ def infer(
     talk = Terminal()
     folder = None if target is None else target_folder(target, talk)
     say_loading(talk)
-    from eyas.replay.infer_draft import infer_on_probe, infer_with_target
+    from eyas.replay.infer import infer_on_probe, infer_with_target
 
     if probe is not None:
         record = infer_on_probe(draft, probe, config, talk)

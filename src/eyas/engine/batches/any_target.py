@@ -15,8 +15,7 @@ from transformers import DynamicCache
 
 from eyas.decode.sampling import SamplingBatch, draw, token_probs
 from eyas.engine.batches.generator import Completion, Request, SequenceText
-from eyas.models.finite_logits import require_finite
-from eyas.models.target import Target, TargetStates
+from eyas.models.target import Target, TargetStates, require_finite
 from eyas.talk import Talk
 
 _FEW = 8  # positions after which recurrent states have their full size

@@ -20,8 +20,8 @@ from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
 from eyas.engine.capturable import why_not_captured
 from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, sliding_window, why_not_fast
 from eyas.models.placement import Placement
-from eyas.models.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.models.target import Target
+from eyas.models.target.quantise import Quantisation, quantise_target, require_quantisable
 from eyas.talk import Talk
 
 

@@ -18,7 +18,7 @@ from eyas.engine.batches.model import BatchLlama
 from eyas.engine.batches.prefill import PiecewisePrefill
 from eyas.engine.batches.round import BatchSpeculation
 from eyas.engine.batches.state import BatchState, NewRow
-from eyas.models.finite_logits import require_finite
+from eyas.models.target import require_finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,11 @@ from eyas.engine.capturable import FastPathUnsupported, why_not_captured
 from eyas.engine.known_ids import require_known_ids
 from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
 from eyas.errors import EyasError
-from eyas.models.aux_boundaries import required_boundaries
-from eyas.models.draft import Eagle3Draft
+from eyas.models.chat_prompt import stop_ids_of
+from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
-from eyas.models.quantise import Quantisation, require_quantisable
-from eyas.models.stop_ids import stop_ids_of
+from eyas.models.target.quantise import Quantisation, require_quantisable
 from eyas.talk import Talk
 
 _MOST_DRAFTS = 32

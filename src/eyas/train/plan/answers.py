@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.talk import Silent, Talk
 

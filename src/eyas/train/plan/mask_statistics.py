@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

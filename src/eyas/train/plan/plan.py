@@ -9,7 +9,7 @@ from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_size import size_of_tensors
 from eyas.contract.spec.target_spec import TargetSpec, read_target
-from eyas.data.row_store import Rows
+from eyas.data.rows.row_store import Rows
 from eyas.errors import EyasError
 from eyas.models.save_draft import choose_dialect
 from eyas.records.rows import RULES, RowsUnreadable

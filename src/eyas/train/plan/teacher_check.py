@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 from eyas.errors import EyasError
 from eyas.models.target import Target
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 from eyas.train.optimise.trainer import Trainer
 
 _MOST_ROWS = 64

@@ -18,7 +18,7 @@ from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.checkpoint import LAST_GOOD, resume_folder
 from eyas.records.eval_record import Figures
-from eyas.replay.nothing_accepted import is_nothing_accepted, nothing_accepted
+from eyas.replay.figures import is_nothing_accepted, nothing_accepted
 from eyas.talk import Talk
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.held_out import HeldOut

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eyas.data.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow
 
 # Positions are filled up to a multiple of this on a GPU, so that memory blocks of one micro-batch fit the next.
 GPU_MULTIPLE = 256

@@ -1,0 +1,123 @@
+"""One round of a conversation: the target reads what was said and answers. Many conversations at a time."""
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from eyas.data.text.chat_template import TemplateRewritesAnswer, TemplateUnstable
+from eyas.data.text.target_text import TargetText
+from eyas.data.text.tokenise import decode_many, encode_many, normalised
+from eyas.data.text.turn_slot import answer_end
+from eyas.data.writing.dialogue import Dialogue
+from eyas.data.writing.target_writer import Writes
+from eyas.data.writing.writing_config import WritingConfig
+from eyas.decode.sampling import Sampling
+from eyas.engine.batches.generator import Completion, Request
+
+_CHUNK = 1024  # conversations rendered and tokenised at a time
+_SEEDS = 2**31
+Item = TypeVar("Item")
+
+
+class Answering:
+    """Lets the target answer the user turns that dialogues end with.
+
+    Args:
+        text: of the target.
+        writes: the target.
+        config: temperature, lengths, seed.
+        max_length: longest row; a dialogue whose next answer may not fit is closed.
+    """
+
+    def __init__(self, text: TargetText, writes: Writes, config: WritingConfig, max_length: int) -> None:
+        self._text, self._writes, self._config, self._max_length = text, writes, config, max_length
+        self._stop_ids = text.end_ids | answer_end(text)
+        self.dropped = Counter[str]()
+
+    def answer(self, phase: str, dialogues: Sequence[Dialogue]) -> None:
+        """Append an answer to each dialogue; one that cannot be answered loses its last user turn and is closed."""
+        prompts: dict[str, tuple[Dialogue, list[int]]] = {}
+        for chunk in chunks(dialogues):
+            for dialogue, ids in zip(chunk, self._prompts(chunk), strict=True):
+                if len(ids) + self._config.max_answer_tokens > self._max_length:
+                    self._close(dialogue, f"a prompt with no room for an answer within {self._max_length} tokens")
+                else:
+                    prompts[dialogue.id] = dialogue, ids
+        requests = [
+            Request(
+                id=name,
+                prompt_ids=tuple(ids),
+                max_new_tokens=self._config.max_answer_tokens,
+                sampling=Sampling(
+                    temperature=dialogue.temperature,
+                    top_p=self._config.answer_top_p if dialogue.temperature else 1.0,
+                    seed=seed_of(self._config.seed, phase, number),
+                ),
+                stop_ids=self._stop_ids,
+            )
+            for number, (name, (dialogue, ids)) in enumerate(prompts.items())
+        ]
+        found = self._writes(phase, requests)
+        for names in chunks(list(prompts)):
+            self._add([prompts[name] for name in names], [found[name] for name in names])
+
+    def prepare_next(self, dialogues: Sequence[Dialogue]) -> None:
+        """Note the rendered text that each dialogue's ids stand for, so that its next turn goes on the same row.
+
+        Where they stand for another text (the template trims an answer, or a text was ended by a token that is not the
+        template's), a server would show the target what is rendered: the next turn begins a new row.
+        """
+        for some in chunks(dialogues):
+            read = decode_many(self._text.tokenizer, [dialogue.rows[-1].ids for dialogue in some])
+            for dialogue, ids_text in zip(some, read, strict=True):
+                try:
+                    segments = self._text.template.segments(dialogue.as_conversation())
+                except (TemplateUnstable, TemplateRewritesAnswer):
+                    dialogue.done = None  # earlier turns will be rendered anew
+                else:
+                    done = "".join(segment.text for segment in segments)
+                    dialogue.done = done if ids_text in (done, normalised(self._text.tokenizer, done)) else None
+
+    def _prompts(self, chunk: Sequence[Dialogue]) -> Iterator[list[int]]:
+        conversations = [dialogue.as_conversation() for dialogue in chunk]
+        lengths = [len(c.messages) for c in conversations]
+        rendered = self._text.template.render_many(conversations, lengths, for_generation=True)
+        begun = [dialogue.next_prompt(text) for dialogue, text in zip(chunk, rendered, strict=True)]
+        for dialogue, (ids, _) in zip(chunk, begun, strict=True):
+            dialogue.done = dialogue.done if ids else None
+        encoded = encode_many(self._text.tokenizer, [rest for _, rest in begun])
+        return ([*ids, *more] for (ids, _), more in zip(begun, encoded, strict=True))
+
+    def _add(self, asked: Sequence[tuple[Dialogue, list[int]]], answers: Sequence[Completion]) -> None:
+        words = [c.ids[:-1] if c.finish == "stop" else c.ids for c in answers]
+        texts = decode_many(self._text.tokenizer, words)
+        for (dialogue, prompt_ids), answer, text in zip(asked, answers, texts, strict=True):
+            if not text.strip():
+                self._close(dialogue, "an empty answer")
+                continue
+            dialogue.add_answer(prompt_ids, answer.ids)
+            dialogue.messages.append({"role": "assistant", "content": text})
+            dialogue.is_finished = answer.finish == "stop"
+            dialogue.is_open = dialogue.is_finished
+
+    def _close(self, dialogue: Dialogue, reason: str) -> None:
+        self.dropped[reason] += 1
+        dialogue.is_open = False
+        while dialogue.messages and dialogue.messages[-1]["role"] != "assistant":
+            dialogue.messages.pop()
+
+
+def seed_of(seed: int, phase: str, number: int) -> int:
+    """A seed below 2^31 for one request; different for all requests of a phase."""
+    return (seed * 1_000_003 + zlib.crc32(phase.encode()) + number * 0x9E3779B1) % _SEEDS
+
+
+def chunks(items: Sequence[Item], size: int = _CHUNK) -> Iterator[Sequence[Item]]:
+    """Neighbours, `size` at a time."""
+    return (items[i : i + size] for i in range(0, len(items), size))
+
+
+def counted(dropped: Mapping[str, int]) -> str:
+    """Counts with their reasons, for a person."""
+    return ", ".join(f"{count} × {reason}" for reason, count in sorted(dropped.items())) or "nothing left out"

@@ -1,0 +1,106 @@
+"""The target's own answers in place of recorded ones: a draft must learn what its target writes, not another model."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from eyas.data.text.target_text import TargetText
+from eyas.data.writing.answering import Answering, chunks
+from eyas.data.writing.dialogue import Dialogue
+from eyas.data.writing.target_writer import Writes
+from eyas.data.writing.writing_config import WritingConfig
+from eyas.records.conversation import NO_TEXT, ROLES, Conversation, is_no_text
+from eyas.talk import Talk
+
+_SOME_ANSWER = {"role": "assistant", "content": "Yes."}
+
+
+def regenerate(
+    conversations: Sequence[Conversation],
+    text: TargetText,
+    writes: Writes,
+    config: WritingConfig,
+    max_length: int,
+    talk: Talk,
+) -> tuple[list[list[Dialogue]], Mapping[str, int]]:
+    """Each conversation with its user turns kept and answered anew, turn by turn.
+
+    A conversation ends where its recorded turns depend on what only the recorded answer said (a tool's result), and
+    after an answer that was cut off.
+
+    Args:
+        conversations: with user turns (`why_unanswerable`).
+        max_length: longest row.
+
+    Returns:
+        Dialogues by data file, and what was left out and why.
+
+    Raises:
+        TemplateFailed: the template refuses a conversation; told before the target writes anything.
+    """
+    for some in chunks(conversations):
+        planned = [_planned(c) for c in some]
+        text.template.render_many(planned, [len(c.messages) for c in planned], for_generation=True)
+    answering = Answering(text, writes, config, max_length)
+    temperatures = config.answer_temperature
+    dialogues = [
+        Dialogue(
+            id=f"{c.source + 1}-{c.line}",
+            messages=[],
+            temperature=temperatures[number % len(temperatures)],
+            tools=c.tools,
+        )
+        for number, c in enumerate(conversations)
+    ]
+    waiting = [_questions(c.messages) for c in conversations]
+    for turn in range(1, max(map(len, waiting), default=0) + 1):
+        going = [(d, w) for d, w in zip(dialogues, waiting, strict=True) if d.is_open and len(w) >= turn]
+        if not going:
+            break
+        answering.prepare_next([dialogue for dialogue, _ in going if dialogue.rows])
+        for dialogue, questions in going:
+            dialogue.messages += questions[turn - 1]
+        talk.line(f"turn {turn}: the target answers {len(going)} conversations")
+        answering.answer(f"answer-{turn}", [dialogue for dialogue, _ in going])
+    return _by_source(conversations, dialogues), answering.dropped
+
+
+def why_unanswerable(conversation: Conversation) -> str | None:
+    """The reason not to ask the target, None if there is none. Answers need not be there: prompts alone will do."""
+    messages = conversation.messages
+    if not messages:
+        return "no messages"
+    if any(message.get("role") not in ROLES for message in messages):
+        return f"a role other than {', '.join(ROLES)}"
+    questions = _questions(messages)
+    if any(is_no_text(message) for question in questions for message in question):
+        return NO_TEXT
+    return None if questions else "no user turn"
+
+
+def _planned(conversation: Conversation) -> Conversation:
+    """What the target will read before its last answer, with a word in place of those before."""
+    turns = [turn for question in _questions(conversation.messages) for turn in (*question, _SOME_ANSWER)]
+    return replace(conversation, messages=turns[:-1])
+
+
+def _questions(messages: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Each user turn with the system's before it, up to a tool's result."""
+    found, before = list[list[Mapping[str, Any]]](), list[Mapping[str, Any]]()
+    for message in messages:
+        if message["role"] == "tool":
+            break
+        if message["role"] != "assistant":
+            before.append(message)
+        if message["role"] == "user":
+            found.append(before)
+            before = []
+    return found
+
+
+def _by_source(conversations: Sequence[Conversation], dialogues: Sequence[Dialogue]) -> list[list[Dialogue]]:
+    files: list[list[Dialogue]] = [[] for _ in range(1 + max((c.source for c in conversations), default=-1))]
+    for conversation, dialogue in zip(conversations, dialogues, strict=True):
+        if dialogue.rows:
+            files[conversation.source].append(dialogue)
+    return files

@@ -1,0 +1,164 @@
+"""A target's folder as a `transformers` model, every weight of its text part accounted for.
+
+A model's own Python code (`auto_map`) is never run: what transformers has no class for is loaded as the text model that
+its config nests, where that one is known, or refused.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils import logging as transformers_logging
+
+from eyas.contract.files.read_checkpoint import CheckpointNotFound, read_checkpoint
+from eyas.contract.spec.target_size import TargetSize, size_of_counts
+from eyas.contract.spec.target_spec import TargetConfigIncomplete, TargetSpec, read_target
+from eyas.errors import EyasError
+from eyas.models.placement import Placement
+from eyas.models.target.parts import find_target_parts
+
+# Text models under another name than the class that computes them.
+_SAME_AS = {"kimi_k2": "deepseek_v3"}
+_EMBEDDING = "embed_tokens.weight"
+
+
+class TargetUnloadable(EyasError):
+    """transformers cannot load the folder as a language model, or its weights are not all there."""
+
+    code = "target-unloadable"
+
+
+def load_target_model(folder: Path, placement: Placement) -> PreTrainedModel:
+    """The model in `folder`, on the placement's device, in its dtype.
+
+    Raises:
+        TargetUnloadable: transformers says no, it has no class for it, or weights of the text model are missing.
+        TargetPartMissing: the model has no part that a draft needs.
+    """
+    options: dict[str, Any] = {
+        "dtype": placement.dtype,
+        "local_files_only": True,
+        "trust_remote_code": False,
+        "output_loading_info": True,
+    }
+    with _quiet():
+        try:
+            model, info = _from_pretrained(folder, options)
+        except Exception as error:  # a config from outside meets a library of others: any kind comes
+            raise _unloadable(folder, f"{type(error).__name__}: {_first_line(error)}") from error
+    _require_weights(model, info.get("missing_keys", ()), folder)
+    return model.to(placement.device)
+
+
+def _from_pretrained(folder: Path, options: Mapping[str, Any]) -> tuple[PreTrainedModel, Mapping[str, Any]]:
+    config = (
+        json.loads((folder / "config.json").read_text(encoding="utf-8")) if (folder / "config.json").is_file() else {}
+    )
+    if config.get("model_type") not in CONFIG_MAPPING and (found := _text_only(folder)) is not None:
+        model: tuple[PreTrainedModel, Mapping[str, Any]] = AutoModelForCausalLM.from_pretrained(
+            folder, **options, **found
+        )
+        return model
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, **options)
+    except ValueError:  # a multimodal config: no causal class of its own
+        model = AutoModelForImageTextToText.from_pretrained(folder, **options)
+    return model
+
+
+def _text_only(folder: Path) -> dict[str, Any] | None:
+    """What loads the text model inside a wrapper without a class: its config, and how its tensors are renamed.
+
+    None where the text model has no class either.
+    """
+    try:
+        spec = read_target(folder)
+    except (CheckpointNotFound, TargetConfigIncomplete):
+        return None
+    kind, text_options = text_model_options(spec)
+    if kind not in CONFIG_MAPPING:
+        return None
+    config = AutoConfig.for_model(kind, **text_options)
+    names = [n for n in read_checkpoint(folder).tensors if n.endswith(_EMBEDDING)]
+    prefix = min(names, key=len).removesuffix(_EMBEDDING) if names else "model."
+    # `language_model.model.embed_tokens` has its head beside the inner `model`, `model.language_model.…` at the top.
+    outer = prefix.removesuffix("model.") if prefix.endswith("model.") else ""
+    mapping = {f"^{_escaped(prefix)}": "model."} | ({f"^{_escaped(outer)}lm_head": "lm_head"} if outer else {})
+    return {"config": config, "key_mapping": mapping}
+
+
+def text_model_options(spec: TargetSpec) -> tuple[str, dict[str, Any]]:
+    """Of the text model in a target: transformers' name for its class, and its config with what the wrapper says."""
+    options = {key: value for key, value in spec.text_config.items() if key not in ("model_type", "auto_map")}
+    options["tie_word_embeddings"] = spec.tie_word_embeddings
+    if "quantization_config" in spec.config:
+        options.setdefault("quantization_config", spec.config["quantization_config"])
+    return _SAME_AS.get(spec.text_model_type, spec.text_model_type), options
+
+
+def _require_weights(model: PreTrainedModel, missing: Any, folder: Path) -> None:
+    """Raise where a weight of the text model was not in the files: transformers fills it with random numbers."""
+    parts = find_target_parts(model)
+    ours = {id(parameter) for parameter in (*parts.text_model.parameters(), parts.head)}
+    named = dict(model.named_parameters())
+    absent = sorted(name for name in missing if name in named and id(named[name]) in ours)
+    if absent:
+        listed = f"{', '.join(absent[:4])}{' and others' if len(absent) > 4 else ''}"
+        raise _unloadable(folder, f"{len(absent)} weights of the text model are not in its files: {listed}")
+
+
+def _unloadable(folder: Path, why: str) -> TargetUnloadable:
+    return TargetUnloadable(
+        f"cannot load the target {folder}",
+        str(folder),
+        why,
+        "check the folder with `eyas header`, or upgrade transformers",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def _escaped(prefix: str) -> str:
+    return prefix.replace(".", r"\.")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """transformers' own progress bars off: `Talk` is how eyas speaks."""
+    was_on = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_on:
+            transformers_logging.enable_progress_bar()
+
+
+def size_of_config(spec: TargetSpec, *, bytes_per_parameter: float = 2.0) -> TargetSize:
+    """The text model that `spec` describes: seconds for a trillion parameters.
+
+    Args:
+        bytes_per_parameter: as it would be stored; 2 for bf16.
+
+    Raises:
+        TargetUnloadable: transformers has no class for it.
+    """
+    kind, options = text_model_options(spec)
+    if kind not in CONFIG_MAPPING:
+        raise TargetUnloadable(
+            f"the size of a {kind} is not known",
+            spec.where,
+            "its weights are not there, and transformers has no class for it",
+            "give the folder with the weights",
+        )
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options))
+    counted = [(name, parameter.numel()) for name, parameter in model.named_parameters()]
+    return size_of_counts(spec, counted, num_bytes=int(bytes_per_parameter * sum(count for _, count in counted)))

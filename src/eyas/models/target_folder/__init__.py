@@ -1,0 +1,17 @@
+"""What `--target T` means: from an alias, a folder or a hub id to a folder. No torch, and no weight is read.
+
+- `resolve`: `resolve_target` and `resolve_target_headers`;
+- `built_in`, `gguf_llama`: the target that eyas fetches by itself;
+- `hub_snapshot`: models of the Hugging Face hub;
+- `weights_print`: a fingerprint of weight files.
+"""
+
+from eyas.models.target_folder.resolve import (
+    TargetIncomplete,
+    TargetUnknown,
+    fingerprint_weights,
+    resolve_target,
+    resolve_target_headers,
+)
+
+__all__ = ["TargetIncomplete", "TargetUnknown", "fingerprint_weights", "resolve_target", "resolve_target_headers"]
