@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from eyas.contract.convert.conversion_apply import apply_conversion as apply_conversion
     from eyas.contract.convert.conversion_plan import plan_conversion as plan_conversion
     from eyas.contract.dialects.registry import dialect_named as dialect_named
-    from eyas.contract.engines.version import parse_engine as parse_engine
+    from eyas.contract.engines.registry import parse_engine as parse_engine
     from eyas.contract.files.read_checkpoint import read_checkpoint as read_checkpoint
     from eyas.contract.reading.open_draft import open_draft as open_draft
     from eyas.contract.reading.read_draft import read_draft as read_draft
@@ -93,7 +93,7 @@ _HOMES = {
     "TrainConfig": "eyas.train.config",
     "TrainRequest": "eyas.train.request",
     "dialect_named": "eyas.contract.dialects.registry",
-    "parse_engine": "eyas.contract.engines.version",
+    "parse_engine": "eyas.contract.engines.registry",
     "apply_conversion": "eyas.contract.convert.conversion_apply",
     "check": "eyas.contract.check.check",
     "evaluate": "eyas.replay.evaluate",

@@ -24,7 +24,7 @@ FOREIGN = (
 # (module, option) that no command says without having it, though it reaches the module; or another tool's. And why.
 EXCEPTIONS = {
     ("contract.check.check", "--for"): "`eyas serve` always asks for an engine",
-    ("contract.engines.version", "--nearest"): "`eyas serve` takes the nearest rules by itself",
+    ("contract.engines.registry", "--nearest"): "`eyas serve` takes the nearest rules by itself",
     ("contract.dialects.speculators", "--speculative-config"): "of vLLM",
     ("data.text.chat_template", "--turns"): "`eyas train` reads templates and renders nothing",
     ("data.text.chat_template", "--regenerate"): "`eyas train` reads templates and renders nothing",

@@ -9,7 +9,7 @@ import pytest
 from conformance_outcome import disagreements
 
 from eyas.contract.check.check import check
-from eyas.contract.engines.version import parse_engine
+from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.files.target_checkpoint import read_target_checkpoint
 

@@ -7,7 +7,7 @@ import pytest
 from contract.drafts import write_draft, write_target
 from contract.test_conversion import BUILDS, HOLDS, convert
 from eyas.contract.check.check import check
-from eyas.contract.engines.version import parse_engine
+from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files.read_checkpoint import read_checkpoint
 
 GOALS = {

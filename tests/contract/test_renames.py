@@ -11,7 +11,7 @@ import pytest
 from contract.drafts import DraftBuild, flat_config, sglang_name, tensors, write_draft, write_folder, write_target
 from eyas.cli.app import main
 from eyas.contract.check.check import check
-from eyas.contract.engines.version import parse_engine
+from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.spec.renames import Rename, RenameInvalid, parse_rename, renamed, shared_prefix
 

@@ -3,7 +3,7 @@
 import pytest
 
 from eyas.contract.engines.loading.target_hooks import known_targets, target_hook
-from eyas.contract.engines.version import parse_engine
+from eyas.contract.engines.registry import parse_engine
 
 
 def _hook(engine, architecture):

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from eyas import shipped
 from eyas.contract.check.check import check
 from eyas.contract.engines.loading.ledger import Ledger
-from eyas.contract.engines.version import parse_engine
+from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.spec.target_spec import read_target
 from eyas.models.draft import Eagle3Draft

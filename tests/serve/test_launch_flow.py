@@ -11,7 +11,7 @@ import pytest
 from recipes import recipe
 
 from eyas.contract.check.check import CheckReport
-from eyas.contract.engines.version import parse_engine
+from eyas.contract.engines.registry import parse_engine
 from eyas.diagnostic import Diagnostic
 from eyas.serve.facts.state import Event, Experiment, Snapshot, Stall, StateName
 from eyas.serve.launch import running_server

@@ -3,8 +3,8 @@
 import pytest
 from fake_world import LOGS
 
+from eyas.contract.engines.version import matches
 from eyas.serve.log.markers import engine_of_line, table_for
-from eyas.serve.log.versions import matches
 
 VERSIONS = {
     "sglang": ["0.5.9", "0.5.12", "0.5.15.post1", "0.5.17", "0.5.23"],

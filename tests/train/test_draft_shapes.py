@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from eyas.cli.app import build_app
 from eyas.cli.recipe_file import _options as options_of
 from eyas.contract.check.check import CheckOptions, check
-from eyas.contract.engines.version import parse_engine
+from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.spec.target_spec import read_target
 from eyas.diagnostic import SEVERITIES

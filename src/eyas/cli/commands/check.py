@@ -63,7 +63,7 @@ def check(
     """
     from eyas.contract.check.check import CheckOptions
     from eyas.contract.check.check import check as run_check
-    from eyas.contract.engines.version import parse_engine
+    from eyas.contract.engines.registry import parse_engine
     from eyas.contract.files.read_checkpoint import read_checkpoint
 
     talk = Terminal()

@@ -12,7 +12,7 @@ from eyas.contract.check.engine_findings import engine_findings, with_random_emb
 from eyas.contract.engines.launch_flags import Launch, launch_for
 from eyas.contract.engines.loading.judge import judge
 from eyas.contract.engines.loading.ledger import Ledger
-from eyas.contract.engines.version import EngineVersion, Runner, at_least
+from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.engines.vllm.load_rules import is_moe
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.reading.compatibility import compatibility
@@ -153,7 +153,7 @@ def _judge(
     reading: DraftReading | None,
     target: TargetSpec | None,
     engine: EngineVersion,
-    runner: Runner | None,
+    runner: str | None,
     options: CheckOptions,
     deep: DeepReport | None,
 ) -> Ledger:
@@ -170,7 +170,7 @@ def _default_runner(engine: EngineVersion, target: TargetSpec | None) -> EngineV
     return replace(engine, runner="v1")
 
 
-def _other_runner(engine: EngineVersion) -> Runner | None:
+def _other_runner(engine: EngineVersion) -> str | None:
     if engine.engine != "vllm" or engine.is_cpu:
         return None
     return "v1" if engine.runner == "v2" else "v2"

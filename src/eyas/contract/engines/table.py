@@ -4,8 +4,9 @@ from typing import Any
 
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.target_hooks import known_targets
+from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.sglang import load_rules as sglang
-from eyas.contract.engines.version import LOADER_RAN, SOURCE_READ, at_least, sort_key
+from eyas.contract.engines.version import at_least, parse_version
 from eyas.contract.engines.vllm import load_rules as vllm
 
 
@@ -47,12 +48,11 @@ def _grades(rules: LoadRules) -> dict[str, str]:
     """Versions whose source was read (or loader run) that these rules answer for -> grade."""
     table = sglang.RULES if rules.engine == "sglang" else vllm.RULES
     later = [r.since for r in table if r.draft_class == rules.draft_class and r is not rules]
-    end = min((s for s in later if s != rules.since and at_least(s, rules.since)), key=sort_key, default=None)
-    ran = LOADER_RAN[rules.engine]
+    end = min((s for s in later if s != rules.since and at_least(s, rules.since)), key=parse_version, default=None)
     return {
-        v: "ran" if v in ran else "read"
-        for v in SOURCE_READ[rules.engine]
-        if at_least(v, rules.since) and (end is None or not at_least(v, end))
+        release.read: release.grade
+        for release in engine_named(rules.engine).releases.entries
+        if at_least(release.read, rules.since) and (end is None or not at_least(release.read, end))
     }
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from eyas.serve.log import versions
+from eyas.contract.engines.version import matches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +104,7 @@ def engine_of_line(message: str) -> str | None:
 
 def _markers(rows: Iterable[dict[str, Any]], engine: str, version: str | None) -> Iterable[Marker]:
     for row in rows:
-        if _applies(row, engine) and versions.matches(version, row.get("versions", "")):
+        if _applies(row, engine) and matches(version, row.get("versions", "")):
             yield Marker(**{**row, "pattern": re.compile(row["pattern"])})
 
 

@@ -6,8 +6,8 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from eyas.contract.engines.version import matches
 from eyas.serve.facts.state import Experiment, ModelRole
-from eyas.serve.log import versions
 
 
 def for_stall(kind: str, role: ModelRole | None, engine: str, version: str | None) -> tuple[Experiment, ...]:
@@ -25,7 +25,7 @@ def _fits(row: dict[str, Any], kind: str, role: ModelRole | None, engine: str, v
     return (
         kind in row["kinds"]
         and row["engine"] in ("any", engine)
-        and versions.matches(version, row.get("versions", ""))
+        and matches(version, row.get("versions", ""))
         and (role is None or role in row.get("roles", (role,)))
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.loading.target_hooks import TargetHook
-from eyas.contract.engines.version import EngineVersion, Runner, at_least
+from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.layer_ids import LayerIds, default_boundaries
 
 _TOP, _NESTED = "eagle_aux_hidden_state_layer_ids", "eagle_config.eagle_aux_hidden_state_layer_ids"
@@ -26,7 +26,7 @@ class AuxCapture:
 
 
 def aux_capture(
-    engine: EngineVersion, runner: Runner | None, config: SeenConfig, hook: TargetHook, num_layers: int | None
+    engine: EngineVersion, runner: str | None, config: SeenConfig, hook: TargetHook, num_layers: int | None
 ) -> AuxCapture:
     """The boundaries that `engine` taps for this draft."""
     if config.get("eagle_config.use_aux_hidden_state", True) is False:
@@ -48,7 +48,7 @@ def aux_capture(
     return AuxCapture(boundaries=boundaries, source=f"{source}, read as {read.convention}")
 
 
-def _ids(engine: EngineVersion, runner: Runner | None, config: SeenConfig) -> tuple[tuple[int, ...] | None, str]:
+def _ids(engine: EngineVersion, runner: str | None, config: SeenConfig) -> tuple[tuple[int, ...] | None, str]:
     if engine.engine == "sglang":
         # any exception while reading is swallowed. Source: spec_aux_hidden_state.py:185-196
         return _integers(config.get(_NESTED)), _NESTED if config.has(_NESTED) else "no ids in eagle_config"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from eyas.contract.engines.loading.aux_capture import AuxCapture
 from eyas.contract.engines.loading.ledger import DamageSeverity, Reason
 from eyas.contract.engines.loading.seen_config import SeenConfig
-from eyas.contract.engines.version import EngineVersion, Runner
+from eyas.contract.engines.version import EngineVersion
 from eyas.contract.spec.convert_command import convert_command
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
@@ -13,7 +13,7 @@ from eyas.contract.spec.target_spec import TargetSpec
 
 def aux_reasons(
     engine: EngineVersion,
-    runner: Runner | None,
+    runner: str | None,
     capture: AuxCapture,
     reading: DraftReading | None,
     target: TargetSpec | None,
@@ -97,7 +97,7 @@ def _hidden(target_hidden: int, config: SeenConfig, where: str) -> Reason:
 
 def _elsewhere(
     engine: EngineVersion,
-    runner: Runner | None,
+    runner: str | None,
     trained: Sequence[int],
     tapped: Sequence[int],
     capture: AuxCapture,
@@ -133,7 +133,7 @@ def _severity(engine: EngineVersion, trained: Sequence[int], tapped: Sequence[in
     return "fatal"
 
 
-def _do(engine: EngineVersion, runner: Runner | None, trained: Sequence[int], where: str) -> str:
+def _do(engine: EngineVersion, runner: str | None, trained: Sequence[int], where: str) -> str:
     if engine.engine == "vllm":
         fix = f"write the boundaries {sorted(trained)} as top-level eagle_aux_hidden_state_layer_ids"
         return fix + (", which both runners read" if runner else "") + f"; {convert_command(where, 'vllm')} does it"

@@ -17,7 +17,7 @@ from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.loading.select_class import Selection, select_class
 from eyas.contract.engines.loading.start_reasons import start_reasons
 from eyas.contract.engines.loading.target_hooks import TargetHook, target_hook
-from eyas.contract.engines.version import EngineVersion, Runner, grade_of
+from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint, IntMap
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
@@ -28,7 +28,7 @@ def judge(
     reading: DraftReading | None,
     target: TargetSpec | None,
     engine: EngineVersion,
-    runner: Runner | None,
+    runner: str | None,
     *,
     algorithm: str = "EAGLE3",
 ) -> Ledger:
@@ -77,11 +77,11 @@ def judge(
         keys=key_fates(rules, draft.config),
         aux=capture.boundaries if starts else None,
         source=rules.source,
-        grade=grade_of(engine),
+        grade=engine.grade,
     )
 
 
-def _without_rules(engine: EngineVersion, runner: Runner | None, selection: Selection) -> Ledger:
+def _without_rules(engine: EngineVersion, runner: str | None, selection: Selection) -> Ledger:
     verdict, severity = verdict_of(selection.reasons)
     return Ledger(
         engine=engine,
@@ -95,7 +95,7 @@ def _without_rules(engine: EngineVersion, runner: Runner | None, selection: Sele
         keys=(),
         aux=None,
         source=f"{engine.engine} {engine.rules} model registry and config classes",
-        grade="read" if engine.is_read and not engine.is_approximated else "inferred",
+        grade="read" if engine.grade != "inferred" else "inferred",
     )
 
 
@@ -131,7 +131,7 @@ def _crash(loaded: Loaded, where: str) -> list[Reason]:
 
 
 def _quantised_head(
-    engine: EngineVersion, runner: Runner | None, target: TargetSpec | None, loaded: Loaded, where: str
+    engine: EngineVersion, runner: str | None, target: TargetSpec | None, loaded: Loaded, where: str
 ) -> list[Reason]:
     # Source: vllm/v1/worker/gpu/spec_decode/eagle/utils.py _should_share compares with target.weight unguarded
     if runner != "v2" or target is None or not target.is_head_quantized or "lm_head.weight" not in loaded.filled:

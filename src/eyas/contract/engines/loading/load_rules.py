@@ -6,8 +6,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from eyas.contract.engines.version import EngineName
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadRules:
@@ -53,7 +51,7 @@ class LoadRules:
         fuses_a_by_pair: q_a_proj and kv_a_proj_with_mqa are joined first: one alone is never loaded, in silence.
     """
 
-    engine: EngineName
+    engine: str
     draft_class: str
     kind: Literal["llama", "qwen3", "mla"]
     since: str

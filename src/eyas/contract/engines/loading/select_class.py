@@ -10,6 +10,7 @@ from typing import Any
 from eyas.contract.engines.loading.ledger import Reason, Verdict
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.seen_config import PARALLEL, SeenConfig
+from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.sglang import load_rules as sglang
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.engines.vllm import load_rules as vllm
@@ -56,11 +57,12 @@ def _select_sglang(engine: EngineVersion, config: Mapping[str, Any], where: str,
         return _refused("speculators-format", what, where, why, _convert(where, "sglang"))
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not _is_known_model_type(engine, model_type):
+        transformers = engine_named(engine.engine).releases.of(engine.rules).transformers
         return _refused(
             "model-type-unknown",
             "config.json has no model_type" if not model_type else f"model_type {model_type!r} is unknown",
             f"{where}: config.json: model_type",
-            f"AutoConfig (transformers {sglang.TRANSFORMERS[engine.rules]}) raises before any weight is read",
+            f"AutoConfig (transformers {transformers}) raises before any weight is read",
             'write "model_type": "llama" (an MLA draft: "kimi_k2", SGLang 0.5.12 or newer)',
         )
     name = _architecture(config)
@@ -171,11 +173,11 @@ def _is_target_class(name: str) -> bool:
 
 
 def _is_known_model_type(engine: EngineVersion, model_type: str) -> bool:
-    module = sglang if engine.engine == "sglang" else vllm
-    own = module.OWN_MODEL_TYPES.get(model_type)
+    releases = engine_named(engine.engine).releases
+    own = releases.model_types.get(model_type)
     if own is not None and at_least(engine.rules, own):
         return True
-    pinned = module.TRANSFORMERS[engine.rules]
+    pinned = releases.of(engine.rules).transformers
     return any(model_type in names for version, names in _model_types().items() if at_least(pinned, version))
 
 

@@ -8,13 +8,6 @@ from eyas.contract.engines.loading.load_rules import LoadRules
 OLD_DRAFT_CLASSES = frozenset(
     {"LlamaForCausalLMEagle", "Qwen2ForCausalLMEagle", "MistralForCausalLMEagle", "MistralLarge3ForCausalLMEagle"}
 )
-# Version of transformers that each release pins: decides which `model_type`s are known. Source: wheel metadata.
-TRANSFORMERS = {
-    "0.5.9": "4.57.1", "0.5.10": "5.3.0", "0.5.11": "5.6.0", "0.5.12": "5.6.0", "0.5.13": "5.8.1",
-    "0.5.15": "5.12.1", "0.5.17": "5.12.1", "0.5.20": "5.12.1", "0.5.23": "5.19.0",
-}  # fmt: skip
-# Model types that SGLang registers itself, and since when. Source: srt/utils/hf_transformers/common.py.
-OWN_MODEL_TYPES = {"kimi_k2": "0.5.12", "deepseek_v32": "0.5.12"}
 
 _LLAMA_059 = LoadRules(
     engine="sglang",

@@ -22,9 +22,6 @@ REGISTRY = {
 }
 # speculators' transformer_layer_config.model_type -> architecture. Source: configs/speculators/algos.py.
 SPECULATORS_CLASSES = {"llama": "Eagle3LlamaForCausalLM", "qwen3": "Eagle3Qwen3ForCausalLM"}
-# Oldest transformers that a release allows; the newest model types may need a newer one than is installed.
-TRANSFORMERS = {"0.25.1": "5.6.0", "0.32.0": "5.19.0", "0.33.0": "5.19.0"}
-OWN_MODEL_TYPES = {"kimi_k2": "0.25.1", "deepseek_v32": "0.25.1"}
 
 
 def is_moe(text_config: Mapping[str, Any]) -> bool:
