@@ -59,6 +59,24 @@ def counted(num: int, one: str, many: str = "") -> str:
     return f"{num} {one if num == 1 else many or one + 's'}"
 
 
+def seconds(value: float | None) -> str:
+    """ "4 s", "2:07 min", "1:02 h", "9 days"; "?" for None."""
+    if value is None:
+        return "?"
+    if value < 100:
+        return f"{value:.0f} s"
+    minutes, rest = divmod(int(value), 60)
+    if minutes < 100:
+        return f"{minutes}:{rest:02d} min"
+    hours = minutes // 60
+    return f"{hours}:{minutes % 60:02d} h" if hours < 72 else f"{hours // 24} days"
+
+
+def gigabytes(value: float | None) -> str:
+    """ "12.3 GB"; "?" for None."""
+    return "?" if value is None else f"{value / 1e9:.1f} GB"
+
+
 class _SilentProgress:
     def advance(self, amount: float = 1.0) -> None:
         return None

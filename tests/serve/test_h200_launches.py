@@ -15,7 +15,7 @@ from eyas.decode.accept_length import Acceptance
 from eyas.serve.facts.evidence import ExitFacts
 from eyas.serve.verdict.canary_run import CanaryOptions, RankResult
 from eyas.serve.verdict.losslessness import Losslessness
-from eyas.serve.verdict.verdict import judge
+from eyas.serve.verdict.verdict import conclude
 from eyas.serve.verdict.verdict_findings import VerdictContext
 
 LAUNCHES: list[dict[str, Any]] = json.loads((LOGS / "h200_launches.json").read_text())
@@ -144,7 +144,7 @@ def test_the_recorded_counts_give_the_recorded_verdict(name: str):
         num_tokens=row["losslessness"]["tokens"],
     )
 
-    verdict = judge([result], answers, True, CanaryOptions(num_draft_tokens=3), VerdictContext(ledger=row["ledger"]))
+    verdict = conclude([result], answers, True, CanaryOptions(num_draft_tokens=3), VerdictContext(ledger=row["ledger"]))
 
     assert [f.code for f in verdict.findings] == row["findings"]
     assert verdict.ok == (row["draft"] == "good") == row["ok"]

@@ -9,7 +9,7 @@ from fake_world import LOGS
 from eyas.serve.facts.evidence import ExitFacts
 from eyas.serve.facts.log_lines import LineSplitter
 from eyas.serve.facts.state import Cause
-from eyas.serve.log import known_failures
+from eyas.serve.log import tables
 from eyas.serve.supervise.crash import CrashReader
 
 # These rows have no text: an exit code and the kernel's counters make them (tested in test_crash.py).
@@ -33,13 +33,13 @@ def cause_of(data: bytes, engine: str, code: int | None = 1, **facts: bool) -> C
 
 
 def engine_of(code: str) -> str:
-    row = known_failures.by_code(code)
+    row = tables.failure_of(code)
     if row.engine != "any":
         return row.engine
     return "vllm" if b" pid=" in (KNOWN / f"{code}.log").read_bytes() else "sglang"
 
 
-@pytest.mark.parametrize("code", [row.code for row in known_failures.known_failures() if row.code not in TEXTLESS])
+@pytest.mark.parametrize("code", [row.code for row in tables.known_failures() if row.code not in TEXTLESS])
 def test_the_log_leads_to_its_code(code: str):
     cause = cause_of((KNOWN / f"{code}.log").read_bytes(), engine_of(code))
 
@@ -57,9 +57,9 @@ def test_a_vllm_that_names_no_process_leads_to_the_same_code(code: str):
     assert cause_of(bare, "vllm").code == code
 
 
-@pytest.mark.parametrize("code", [row.code for row in known_failures.known_failures() if row.code not in TEXTLESS])
+@pytest.mark.parametrize("code", [row.code for row in tables.known_failures() if row.code not in TEXTLESS])
 def test_without_its_words_the_log_does_not_lead_to_it(code: str):
-    row = known_failures.by_code(code)
+    row = tables.failure_of(code)
     text = (KNOWN / f"{code}.log").read_text()
     gone = row.pattern.sub("something else entirely", text)
     if gone == text:  # a pattern over several lines, which carry prefixes in the raw log
@@ -72,14 +72,14 @@ def test_without_its_words_the_log_does_not_lead_to_it(code: str):
 
 
 def test_there_are_enough_and_each_once():
-    codes = [row.code for row in known_failures.known_failures()]
+    codes = [row.code for row in tables.known_failures()]
 
     assert len(codes) == len(set(codes))
     assert len(codes) >= 25
 
 
 def test_every_row_says_where_its_text_comes_from():
-    assert all(row.source for row in known_failures.known_failures())
+    assert all(row.source for row in tables.known_failures())
 
 
 def test_a_healthy_log_holds_none():
@@ -101,4 +101,4 @@ def test_every_code_has_a_heading_in_the_documentation():
     pages = [docs / "errors.md"]
     text = "\n".join(page.read_text() for page in pages if page.exists())
 
-    assert [row.code for row in known_failures.known_failures() if f"## {row.code}\n" not in text] == []
+    assert [row.code for row in tables.known_failures() if f"## {row.code}\n" not in text] == []

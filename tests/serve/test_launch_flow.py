@@ -18,15 +18,15 @@ from eyas.serve.launch import running_server
 from eyas.serve.launch.command_sglang import sglang_command
 from eyas.serve.launch.command_vllm import vllm_command
 from eyas.serve.launch.environment import server_environment
+from eyas.serve.launch.flow import PortBusy, flags_of, launch, launch_with_retries
 from eyas.serve.launch.installed import find_engine
-from eyas.serve.launch.launch import PortBusy, flags_of, launch, launch_with_retries
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest
 from eyas.serve.launch.memory_estimate import estimate_memory
 from eyas.serve.launch.serve_options import ServeOptions
 from eyas.serve.launch.stop import Interrupts
-from eyas.serve.supervise.experiments import for_stall, spec_config_of
-from eyas.serve.supervise.live_view import PlainView
+from eyas.serve.log.tables import experiments_for, spec_config_of
+from eyas.serve.supervise.views import PlainView
 from eyas.serve.verdict.canary_run import CanaryOptions
 from stub_engine import make_site
 from stub_server import Script, StubServer
@@ -229,7 +229,7 @@ def test_an_interrupt_while_it_serves_ends_it_well(tmp_path: Path):
 def test_a_server_that_took_the_port_meanwhile_is_not_taken_for_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Two launches at once find the port free; the first to be ready must not be judged in the other's place."""
     plan = plan_of(tmp_path, "vllm", freeze=True)
-    monkeypatch.setattr("eyas.serve.launch.launch._require_free_port", lambda url: None)
+    monkeypatch.setattr("eyas.serve.launch.flow._require_free_port", lambda url: None)
     interrupts = Interrupts()
     settings = LaunchSettings(runs=tmp_path / "runs", cache=tmp_path / "cache", canary=CANARY, poll_s=0.1)
     lines = Lines()
@@ -306,7 +306,7 @@ def retried(tmp_path: Path, snapshots: list[Snapshot]) -> tuple[list[LaunchOutco
 
 
 def test_a_stall_is_retried_with_one_thing_changed_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("eyas.serve.launch.launch.flags_of", lambda experiment: experiment.add_flags)
+    monkeypatch.setattr("eyas.serve.launch.flow.flags_of", lambda experiment: experiment.add_flags)
 
     outcomes, planned, said = retried(tmp_path, [stalled("a", "b", "c"), stalled("x"), ready()])
 
@@ -317,7 +317,7 @@ def test_a_stall_is_retried_with_one_thing_changed_at_a_time(tmp_path: Path, mon
 
 
 def test_retries_end_after_three_or_when_nothing_is_left_to_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("eyas.serve.launch.launch.flags_of", lambda experiment: experiment.add_flags)
+    monkeypatch.setattr("eyas.serve.launch.flow.flags_of", lambda experiment: experiment.add_flags)
 
     many = retried(tmp_path / "1", [stalled("a", "b", "c", "d"), *[stalled()] * 3])
     few = retried(tmp_path / "2", [stalled("a"), stalled()])
@@ -328,7 +328,7 @@ def test_retries_end_after_three_or_when_nothing_is_left_to_try(tmp_path: Path, 
 
 
 def test_keys_for_vllms_speculative_config_are_merged_by_its_command():
-    (experiment, *_) = [e for e in for_stall("graph-capture", "draft", "vllm", "0.33.0") if spec_config_of(e)]
+    (experiment, *_) = [e for e in experiments_for("graph-capture", "draft", "vllm", "0.33.0") if spec_config_of(e)]
 
     words = flags_of(experiment)
 

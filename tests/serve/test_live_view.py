@@ -7,10 +7,8 @@ from fake_world import drive, gpu
 from scenario_worlds import CAPTURE, EAGLE3, SGLANG, ready, sglang_world
 
 from eyas.cli.server_view import server_view
-from eyas.serve.facts.words import seconds
-from eyas.serve.supervise.live_view import PlainView, RichView, final_text, head_line, lines_of
-from eyas.serve.supervise.textfile import render
-from eyas.talk import Silent
+from eyas.serve.supervise.views import PlainView, RichView, final_text, head_line, lines_of, textfile_of
+from eyas.talk import Silent, seconds
 
 
 def stalled():
@@ -89,7 +87,7 @@ def test_the_live_view_draws_on_a_terminal():
 
 
 def test_the_textfile_has_one_state_that_holds():
-    text = render(loading().last)
+    text = textfile_of(loading().last)
 
     assert text.count("} 1\n") == 2  # the state and the phase
     assert 'phase="weights",role="target"' in text

@@ -4,7 +4,7 @@ import pytest
 from fake_world import LOGS
 
 from eyas.contract.engines.version import matches
-from eyas.serve.log.markers import engine_of_line, table_for
+from eyas.serve.log.tables import engine_of_line, table_for
 
 VERSIONS = {
     "sglang": ["0.5.9", "0.5.12", "0.5.15.post1", "0.5.17", "0.5.23"],

@@ -6,7 +6,7 @@ import pytest
 from fake_world import drive
 from scenario_worlds import SGLANG, ready, sglang_world
 
-from eyas.serve.supervise.phase_memory import PhaseMemory, StartKey
+from eyas.serve.supervise.phase_times import PhaseMemory, StartKey
 
 KEY = StartKey(engine="sglang", version="0.5.15.post1", target="smol", draft="d135", hardware="H200")
 

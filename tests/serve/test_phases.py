@@ -3,8 +3,8 @@
 from fake_world import LOGS, sglang
 
 from eyas.serve.facts.log_lines import LineSplitter
-from eyas.serve.log.markers import table_for
 from eyas.serve.log.phases import PhaseTracker
+from eyas.serve.log.tables import table_for
 
 
 def track(engine: str, version: str | None, data: bytes) -> PhaseTracker:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from eyas.serve.facts.evidence import Observation, ProcessFacts, moved_between
-from eyas.serve.look.exit_facts import count_oom_kills
+from eyas.serve.look.engine_process import count_oom_kills
 from eyas.serve.look.process_tree import facts_of, is_alive, label_of, tree_of
 
 

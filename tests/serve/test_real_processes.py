@@ -23,7 +23,7 @@ from eyas.serve.look.probes import live_probes
 from eyas.serve.look.process_tree import is_alive, tree_of
 from eyas.serve.look.stacks import LiveStackTaker, find_py_spy
 from eyas.serve.look.subject import Subject
-from eyas.serve.supervise.judge import Patience
+from eyas.serve.supervise.state_rules import Patience
 from eyas.serve.supervise.supervisor import Supervisor
 
 FAKE = Path(__file__).with_name("fake_engine.py")

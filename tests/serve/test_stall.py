@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from eyas.serve.log.tables import experiments_for
 from eyas.serve.look.stacks import RankStack, StackSample, parse_py_spy
-from eyas.serve.supervise.experiments import for_stall
-from eyas.serve.supervise.stall import asymmetry, classify, position_of, stacks_moved
+from eyas.serve.supervise.stall import StallContext, asymmetry, classify, position_of, stacks_moved
 
 CAPTURE_TARGET = (
     "synchronize (torch/cuda/__init__.py:1083)",
@@ -54,12 +54,9 @@ def judge(*ranks: RankStack, phase: str = "graphs", engine: str = "sglang", vers
     return classify(
         first,
         second if second is not None else sample(*ranks, at=10.0),
-        phase=phase,
-        phase_title=phase,
-        role=None,
-        engine=engine,
-        version=version,
-        evidence=("log: last 95 s ago",),
+        StallContext(
+            phase=phase, phase_title=phase, role=None, engine=engine, version=version, unmoved=("log: last 95 s ago",)
+        ),
     )
 
 
@@ -123,12 +120,7 @@ def test_two_equal_samples_confirm_and_one_does_not():
     only = classify(
         sample(rank("TP0", LOAD)),
         None,
-        phase="weights",
-        phase_title="w",
-        role=None,
-        engine="vllm",
-        version=None,
-        evidence=(),
+        StallContext(phase="weights", phase_title="w", role=None, engine="vllm", version=None, unmoved=()),
     )
     assert not only.is_confirmed
 
@@ -178,12 +170,12 @@ Thread 19301 (active): "bg"
     "kind", ["graph-capture", "collective", "nccl-init", "weight-load", "jit", "autotune", "frozen"]
 )
 def test_every_kind_has_something_to_try(engine: str, kind: str):
-    assert for_stall(kind, None, engine, None)
+    assert experiments_for(kind, None, engine, None)
 
 
 def test_flags_are_those_of_the_version():
     def flags(version: str) -> set[str]:
-        tried = for_stall("graph-capture", "draft", "sglang", version)
+        tried = experiments_for("graph-capture", "draft", "sglang", version)
         return {word for experiment in tried for word in experiment.add_flags if word.startswith("--")}
 
     assert "--cuda-graph-max-bs" in flags("0.5.9")
@@ -220,6 +212,6 @@ def test_every_proposed_flag_is_one_that_the_version_has(engine: str, version: s
         "unknown",
     ]
     for kind in kinds:
-        for experiment in for_stall(kind, None, engine, version):
+        for experiment in experiments_for(kind, None, engine, version):
             for word in experiment.add_flags:
                 assert not word.startswith("--") or known.knows(word), (experiment.id, word)

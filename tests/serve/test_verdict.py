@@ -8,7 +8,7 @@ from eyas.client.address import ServerAddress, open_http
 from eyas.decode.accept_length import Acceptance
 from eyas.serve.verdict.canary_run import CanaryOptions, RankResult
 from eyas.serve.verdict.losslessness import ExpectedAnswer, Losslessness
-from eyas.serve.verdict.verdict import Verdict, first_minute, judge
+from eyas.serve.verdict.verdict import Verdict, conclude, first_minute
 from eyas.serve.verdict.verdict_findings import VerdictContext
 from stub_server import Script, StubServer
 
@@ -146,7 +146,7 @@ def result(*rounds: int, rank: int | None = None) -> RankResult:
 
 def codes(*results: RankResult) -> list[str]:
     nothing = Losslessness(num_compared=0, num_equal=0, num_tokens=0)
-    return [f.code for f in judge(results, nothing, True, OPTIONS, LEDGER).findings]
+    return [f.code for f in conclude(results, nothing, True, OPTIONS, LEDGER).findings]
 
 
 def test_the_shape_of_acceptance_tells_plumbing_from_the_recurrent_path():
@@ -170,7 +170,7 @@ def test_too_few_rounds_are_said():
 def test_counters_that_exist_but_do_not_move_are_told_from_plain_decoding():
     silent = RankResult(rank=None, acceptance=Acceptance.none(3), num_answers=4, num_looping=0, num_tokens=500)
     nothing = Losslessness(num_compared=0, num_equal=0, num_tokens=0)
-    (finding,) = judge([silent], nothing, True, OPTIONS, LEDGER).findings
+    (finding,) = conclude([silent], nothing, True, OPTIONS, LEDGER).findings
 
     assert finding.code == "not-speculating"
     assert "did not move" in finding.why

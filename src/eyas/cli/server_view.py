@@ -3,7 +3,7 @@
 import sys
 
 from eyas.cli.output import print_json
-from eyas.serve.supervise.live_view import JsonView, PlainView, RichView, View
+from eyas.serve.supervise.views import JsonView, PlainView, RichView, View
 from eyas.talk import Talk
 
 

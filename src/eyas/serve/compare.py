@@ -13,9 +13,9 @@ from eyas.serve.facts.evidence import ExitFacts, Observation
 from eyas.serve.facts.log_lines import LogLine
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Engine
-from eyas.serve.facts.words import seconds
 from eyas.serve.log.log_tail import LogTail
 from eyas.serve.supervise.supervisor import Supervisor
+from eyas.talk import seconds
 
 SCHEMA = "eyas.watch.compare/1"
 _REQUEST = re.compile(r'"(?:GET|POST|HEAD) /\S* HTTP/|^(?:Prefill|Decode) batch|^Engine \d+: Avg|^SpecDecoding metrics')

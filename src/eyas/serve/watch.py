@@ -21,9 +21,8 @@ from eyas.serve.facts.state import Engine, Snapshot, StateName
 from eyas.serve.look.probes import live_probes
 from eyas.serve.look.stacks import LiveStackTaker
 from eyas.serve.look.subject import Subject
-from eyas.serve.supervise import textfile as textfile_module
-from eyas.serve.supervise.live_view import View
 from eyas.serve.supervise.supervisor import Supervisor
+from eyas.serve.supervise.views import View, write_textfile
 
 if TYPE_CHECKING:
     import httpx
@@ -167,7 +166,7 @@ def watch(
         view.show(snapshot, supervisor.phase_rows())
         if config.textfile is not None:
             try:
-                textfile_module.write(config.textfile, snapshot)
+                write_textfile(config.textfile, snapshot)
             except EyasError as error:
                 supervisor.journal.warn(f"the textfile cannot be written: {error.why}", at=snapshot.at)
 

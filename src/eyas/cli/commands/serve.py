@@ -1,4 +1,4 @@
-"""`eyas serve`: parse, call, render. The flow itself is in `eyas.serve.launch.launch`."""
+"""`eyas serve`: parse, call, render. The flow itself is in `eyas.serve.launch.flow`."""
 
 import os
 from collections.abc import Mapping
@@ -131,9 +131,9 @@ def serve(
 
 def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Terminal, *, json: bool) -> int:
     from eyas.cli.server_view import server_view
-    from eyas.serve.launch.launch import launch, launch_with_retries
+    from eyas.serve.launch.flow import launch, launch_with_retries
     from eyas.serve.launch.stop import Interrupts
-    from eyas.serve.supervise.live_view import final_text
+    from eyas.serve.supervise.views import final_text
     from eyas.serve.verdict.losslessness import read_expected
 
     canary = CanaryOptions(

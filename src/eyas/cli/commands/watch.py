@@ -14,7 +14,7 @@ from eyas.serve import compare as compare_module
 from eyas.serve.compare import recorded_verdict
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.look import subject as subject_module
-from eyas.serve.supervise.live_view import final_text
+from eyas.serve.supervise.views import final_text
 from eyas.serve.watch import WatchConfig
 from eyas.serve.watch import watch as watch_server
 

@@ -48,7 +48,7 @@ class StateName(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Assessment:
     """A state and why; `suspects_stall` = nothing moves beyond the budget, the stacks decide."""
 
     state: StateName

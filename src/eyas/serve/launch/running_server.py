@@ -13,8 +13,8 @@ from eyas.serve.launch.launch_outcome import LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.look.engine_process import EngineProcess
-from eyas.serve.supervise.live_view import View, final_text
 from eyas.serve.supervise.supervisor import Supervisor
+from eyas.serve.supervise.views import View, final_text
 from eyas.serve.verdict.canary_run import CanaryOptions
 from eyas.serve.verdict.verdict import Verdict, first_minute
 from eyas.serve.verdict.verdict_findings import VerdictContext

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from eyas.serve.facts.log_lines import Bar, LogLine
 from eyas.serve.facts.state import ModelRole, Progress
-from eyas.serve.log.markers import Marker, MarkerTable, ProgressRule
+from eyas.serve.log.tables import Marker, MarkerTable, ProgressRule
 
 _MAX_REPEATS = 50  # a line of the same form oftener than this in one phase is a heartbeat, not progress
 _SERVING_LINES = 5

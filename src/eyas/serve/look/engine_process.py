@@ -1,9 +1,10 @@
 """A server that we start: its own session, guarded against orphans, its output straight into the run folder's log.
 
-The log is a file and no pipe: an engine never waits for us to read, and outlives nothing by our death (see `guard`).
+The log is a file, not a pipe: an engine never waits for us to read, and does not outlive us (see `guard`).
 """
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -17,7 +18,6 @@ from eyas.errors import ExitCode, EyasError
 from eyas.records.atomic import write_failed
 from eyas.serve.facts.evidence import ExitFacts
 from eyas.serve.facts.run_folder import RunFolder
-from eyas.serve.look import exit_facts
 from eyas.serve.look.process_tree import tree_of
 
 _START_S = 20.0
@@ -72,9 +72,9 @@ class EngineProcess:
             return None
         kills, words = None, ""
         if code == 137:
-            now = exit_facts.count_oom_kills()
+            now = count_oom_kills()
             kills = None if now is None or self.oom_kills_before is None else now - self.oom_kills_before
-            words = exit_facts.kernel_words(self.known_pids | {self.pid})
+            words = kernel_words(self.known_pids | {self.pid})
         return ExitFacts(code=code, num_oom_kills=kills, oom_text=words, asked=self.was_asked)
 
     def ask_to_end(self) -> None:
@@ -203,7 +203,7 @@ def start_process(
         log_path=run_folder.log_path,
         status_fd=status_read,
         lifeline_fd=life_write,
-        oom_kills_before=exit_facts.count_oom_kills(),
+        oom_kills_before=count_oom_kills(),
         known_pids={int(value)},
     )
 
@@ -229,3 +229,54 @@ def _not_started(command: Sequence[str], errno_text: str) -> EngineNotStarted:
         reason,
         "is the engine installed in this environment? `eyas engines` lists those that are known",
     )
+
+
+_CGROUP_FILES = ("memory.events", "memory.oom_control")
+_OOM_LINE = re.compile(r"(?:Out of memory: Killed process|oom-kill:|Memory cgroup out of memory: Killed process) ?.*")
+
+
+def count_oom_kills(pid: int | str = "self") -> int | None:
+    """The `oom_kill` count of the cgroup of `pid` (v2, else v1); None where it cannot be read."""
+    for folder in _cgroup_folders(pid):
+        for name in _CGROUP_FILES:
+            count = _count_in(folder / name)
+            if count is not None:
+                return count
+    return None
+
+
+def kernel_words(pids: set[int]) -> str:
+    """The kernel log's line on one of these processes being killed for memory; "" if there is none or no access."""
+    try:
+        done = subprocess.run(["dmesg"], capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    for line in reversed(done.stdout.splitlines()):
+        match = _OOM_LINE.search(line)
+        if match and any(re.search(rf"\b{pid}\b", line) for pid in pids):
+            return match[0][:200]
+    return ""
+
+
+def _cgroup_folders(pid: int | str) -> list[Path]:
+    root = Path("/sys/fs/cgroup")
+    folders: list[Path] = []
+    try:
+        for line in Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            base = root / controllers.split(",")[0] if controllers else root
+            folders += [base / path.lstrip("/"), base]
+    except (OSError, ValueError):
+        pass
+    return [*folders, root]
+
+
+def _count_in(path: Path) -> int | None:
+    try:
+        for line in path.read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    except (OSError, ValueError):
+        pass
+    return None

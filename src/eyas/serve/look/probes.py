@@ -10,7 +10,7 @@ from eyas.serve.log.log_tail import LogTail
 from eyas.serve.log.log_writers import LogWriters
 from eyas.serve.look.endpoints import BackgroundQuestion, Endpoints
 from eyas.serve.look.gpu_counters import GpuCounters
-from eyas.serve.look.process_tree import is_alive, start_ticks, tree_of
+from eyas.serve.look.process_tree import is_alive, started_at, tree_of
 from eyas.serve.look.subject import Subject, listeners_of
 
 
@@ -25,7 +25,7 @@ class LiveProbes:
     canary: "BackgroundQuestion[Answer] | None" = None
     writers: LogWriters | None = None
     asks_identity: bool = False
-    _ticks: int | None = None
+    _began_at: float | None = None
     _was_healthy: bool = False
     _port_is_ours: bool = False
     _stranger: str = ""
@@ -85,9 +85,9 @@ class LiveProbes:
             tree = tuple(p for p in tree_of(process.guard_pid, main=process.pid) if p.pid != process.guard_pid)
             process.known_pids |= {p.pid for p in tree}
             return tree, process.exit_facts()
-        ticks = start_ticks(self.subject.pid)
-        self._ticks = self._ticks if self._ticks is not None else ticks
-        if ticks is None or ticks != self._ticks or not is_alive(self.subject.pid):
+        began_at = started_at(self.subject.pid)
+        self._began_at = self._began_at if self._began_at is not None else began_at
+        if began_at is None or began_at != self._began_at or not is_alive(self.subject.pid):
             return (), ExitFacts(code=None)
         return tree_of(self.subject.pid), None
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from eyas.serve.facts.evidence import ExitFacts
 from eyas.serve.facts.log_lines import LogLine
 from eyas.serve.facts.state import Cause
-from eyas.serve.log import known_failures
-from eyas.serve.log.known_failures import KnownFailure
+from eyas.serve.log.tables import KnownFailure, failure_of, find_failure
 from eyas.serve.log.tracebacks import Traceback, TracebackReader
 
 # What a parent says of a child's death: never the cause. SGLang: managers/*, entrypoints/engine.py; vLLM: v1/engine/*.
@@ -52,7 +51,7 @@ class CrashReader:
         """Take one line in."""
         if line.bar is not None or self._reader.feed(line) or len(self._fatal) >= _MAX_FATAL_LINES:
             return
-        found = known_failures.find(line.message, self._engine, anywhere=True)
+        found = find_failure(line.message, self._engine, anywhere=True)
         if found is not None and (line.level not in ("DEBUG", "WARNING") or found[0].collateral):
             self._fatal.append(_FatalLine(line, *found))
 
@@ -78,7 +77,7 @@ class CrashReader:
             return _of_row(fatal.row, fatal.match, _where(fatal.line.label, fatal.line.number, phase), exit_text)
         silent = _silent_cause(exit_facts, self_killed=self_killed)
         if silent is not None:
-            return _of_row(known_failures.by_code(silent), None, phase, exit_text)
+            return _of_row(failure_of(silent), None, phase, exit_text)
         if fatal is not None:
             return _of_row(fatal.row, fatal.match, _where(fatal.line.label, fatal.line.number, phase), exit_text)
         echo = self._first_echo()
@@ -103,10 +102,10 @@ class CrashReader:
         told = [t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning]
         own = [t for t in told if not _is_parent(t)]
         # A parent that names the child's exit code is better than nothing.
-        return next((t for t in own or told if own or known_failures.find(t.messages, self._engine)), None)
+        return next((t for t in own or told if own or find_failure(t.messages, self._engine)), None)
 
     def _is_echo(self, traceback: Traceback) -> bool:
-        found = known_failures.find(traceback.messages, self._engine)
+        found = find_failure(traceback.messages, self._engine)
         return found is not None and found[0].collateral
 
     def _first_fatal(self) -> _FatalLine | None:
@@ -115,7 +114,7 @@ class CrashReader:
 
     def _of_traceback(self, root: Traceback, phase: str, exit_text: str) -> Cause:
         where = _where(_owner(root), root.number, phase)
-        found = known_failures.find(root.messages, self._engine) or known_failures.find(root.text, self._engine)
+        found = find_failure(root.messages, self._engine) or find_failure(root.text, self._engine)
         if found is not None:
             return _of_row(*found, where, exit_text, tuple(root.lines))
         first, last = root.exceptions[0], root.exceptions[-1]

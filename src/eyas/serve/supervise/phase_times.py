@@ -1,11 +1,75 @@
-"""How long the phases of a start take: what earlier starts of the same kind took, and what that leaves of this one."""
+"""How long the phases of a start take: what earlier starts of the same kind took, and what that leaves of this one.
 
-from collections.abc import Sequence
+Remembered per (engine, version, models, hardware): one small JSON file per key (schema eyas.phase-durations/1) with the
+last ten starts. Losing it loses only ETAs.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 
+from eyas.errors import EyasError
+from eyas.records import fingerprint
+from eyas.records.atomic import write_text
 from eyas.serve.log.phases import PhaseRun
-from eyas.serve.supervise.phase_memory import PhaseMemory, StartKey
-from eyas.serve.supervise.timeline import durations
+
+_KEEP = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartKey:
+    """What makes two starts comparable. Empty strings where something is not known."""
+
+    engine: str
+    version: str = ""
+    target: str = ""
+    draft: str = ""
+    hardware: str = ""
+    flags: str = ""
+
+
+class PhaseMemory:
+    """Remembers durations below a folder (for example ~/.cache/eyas/phases)."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def typical(self, key: StartKey) -> dict[str, float]:
+        """Phase key -> median seconds of the remembered starts, in the order of the last one; {} if there are none."""
+        starts = self._read(key)
+        if not starts:
+            return {}
+        names = list(starts[-1]) + [name for start in starts[:-1] for name in start if name not in starts[-1]]
+        return {
+            name: statistics.median(start[name] for start in starts if name in start) for name in dict.fromkeys(names)
+        }
+
+    def remember(self, key: StartKey, durations: Mapping[str, float]) -> None:
+        """Add one start that got ready. A full disk loses the memory, never the server."""
+        starts = [*self._read(key), dict(durations)][-_KEEP:]
+        document = {
+            "schema": "eyas.phase-durations/1",
+            "key": {name: getattr(key, name) for name in key.__dataclass_fields__},
+            "starts": starts,
+        }
+        try:
+            write_text(self._path(key), json.dumps(document, indent=1) + "\n")
+        except EyasError:
+            return
+
+    def _path(self, key: StartKey) -> Path:
+        values = {name: getattr(key, name) for name in key.__dataclass_fields__}
+        return self._folder / f"{key.engine}-{fingerprint.of_json(values)}.json"
+
+    def _read(self, key: StartKey) -> list[dict[str, float]]:
+        try:
+            document = json.loads(self._path(key).read_text(encoding="utf-8"))
+            return [{str(k): float(v) for k, v in start.items()} for start in document["starts"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return []
 
 
 @dataclass(slots=True)
@@ -42,3 +106,10 @@ class PhaseTimes:
         if self.memory is not None and self.key is not None and not self._is_kept:
             self.memory.remember(self.key, durations(runs))
         self._is_kept = True
+
+
+def durations(runs: Sequence[PhaseRun]) -> dict[str, float]:
+    """Phase key -> seconds until the next phase began, for the phases before "ready"."""
+    return {
+        run.key: after.began_at - run.began_at for run, after in pairwise(runs) if run.id not in ("ready", "draining")
+    }

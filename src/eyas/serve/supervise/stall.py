@@ -1,19 +1,24 @@
 """Where a server stands still: two samples of stacks to a kind, a model, and which rank waits for which.
 
-Pure: stacks come in, a `Stall` goes out. The frame table is `stall_frames.toml`.
+`classify` is pure: stacks come in, a `Stall` goes out. `StallWatch` takes the two samples, some seconds apart. The
+frame table is `stall_frames.toml`.
 """
 
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
+from eyas.errors import EyasError
+from eyas.serve.facts.clock import Clock
+from eyas.serve.facts.evidence import ProcessFacts
+from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import ModelRole, Stall
-from eyas.serve.look.stacks import RankStack, StackSample, interesting
-from eyas.serve.supervise import experiments
+from eyas.serve.log.tables import experiments_for
+from eyas.serve.look.stacks import RankStack, StackSample, StackTaker, as_text, interesting
 
 _NOT_RANKS = ("main", "detokenizer", "resource-tracker", "tokenizer", "APIServer", "DPCoordinator", "router")
 _KIND_OF_PHASE = {
@@ -59,34 +64,31 @@ class RankPosition:
     role: ModelRole | None
 
 
-def classify(
-    first: StackSample,
-    second: StackSample | None,
-    *,
-    phase: str,
-    phase_title: str,
-    role: ModelRole | None,
-    engine: str,
-    version: str | None,
-    evidence: Sequence[str],
-) -> Stall:
-    """What the stacks say.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StallContext:
+    """What is known besides the stacks: the log's phase, the engine, and what did not move, in words."""
 
-    Args:
-        first, second: samples some seconds apart; without a second one nothing is confirmed.
-        phase, phase_title, role: where the log says that the start is.
-        evidence: what did not move, in words.
-    """
+    phase: str
+    phase_title: str
+    role: ModelRole | None
+    engine: str
+    version: str | None
+    unmoved: tuple[str, ...]
+
+
+def classify(first: StackSample, second: StackSample | None, context: StallContext) -> Stall:
+    """What two samples of stacks, taken some seconds apart, say; without a second one nothing is confirmed."""
     sample = second or first
     positions = [position_of(rank) for rank in ranks_of(sample)]
-    kind, named_role = _overall(positions, phase)
-    role = named_role or (role if kind == _KIND_OF_PHASE.get(phase) or kind in ("frozen", "unknown") else None)
+    kind, named_role = _overall(positions, context.phase)
+    is_of_phase = kind == _KIND_OF_PHASE.get(context.phase) or kind in ("frozen", "unknown")
+    role = named_role or (context.role if is_of_phase else None)
     return Stall(
         kind=kind,
-        what=_what(kind, role, phase_title, positions),
-        evidence=tuple(evidence),
+        what=_what(kind, role, context.phase_title, positions),
+        evidence=context.unmoved,
         asymmetry=asymmetry(positions),
-        experiments=experiments.for_stall(kind, role, engine, version),
+        experiments=experiments_for(kind, role, context.engine, context.version),
         stacks={f"{rank.label} (pid {rank.pid})": interesting(rank.main)[:25] for rank in sample.ranks},
         notes=tuple(dict.fromkeys((*first.notes, *(second.notes if second else ())))),
         is_confirmed=second is not None and not stacks_moved(first, second),
@@ -206,3 +208,59 @@ def _tables() -> tuple[
         re.compile(draft),
         tuple((row["kind"], re.compile(row["pattern"])) for row in data["wchan"]),
     )
+
+
+@dataclass(slots=True)
+class StallWatch:
+    """Follows one suspicion. `stall` is set once it is one; `note` says what was just done, for the journal.
+
+    Args:
+        stacks: None = stacks cannot be had (a URL, a log): the suspicion is then a stall at once, unconfirmed.
+    """
+
+    stacks: StackTaker | None
+    clock: Clock
+    folder: RunFolder | None
+    apart_s: float
+    stall: Stall | None = None
+    note: str = ""
+    _first: StackSample | None = None
+
+    def suspect(self, processes: Sequence[ProcessFacts], context: StallContext, now: float) -> str:
+        """Take the next step: "waiting" for the second sample, "moving" (the stacks changed), or "stalled"."""
+        self.note = ""
+        if self.stall is not None:
+            return "stalled"
+        if self.stacks is None or not processes:
+            self.stall = self._classify(StackSample(at=now, ranks=()), None, context)
+            return "stalled"
+        if self._first is None:
+            self._first = self.stacks.take(processes, now)
+            self.note = f"nothing moves: first sample of stacks taken ({len(self._first.ranks)} processes)"
+            return "waiting"
+        if now - self._first.at < self.apart_s:
+            return "waiting"
+        second = self.stacks.take(processes, self.clock.now())
+        if stacks_moved(self._first, second):
+            self._first = None
+            self.note = "the stacks of a rank changed between two samples: slow, not hung"
+            return "moving"
+        self.note = "second sample of stacks taken: it agrees"
+        self.stall = self._classify(self._first, second, context)
+        return "stalled"
+
+    def calm(self) -> bool:
+        """Something moves: forget the suspicion. True if it had become a stall."""
+        had = self.stall is not None
+        self.stall = self._first = None
+        return had
+
+    def _classify(self, first: StackSample, second: StackSample | None, context: StallContext) -> Stall:
+        stall = classify(first, second, context)
+        if self.folder is None or not first.ranks:
+            return stall
+        text = as_text(first) + ("\n" + as_text(second) if second is not None else "")
+        try:
+            return replace(stall, stack_files=(str(self.folder.write_stacks(text)),))
+        except EyasError as error:
+            return replace(stall, notes=(*stall.notes, f"the stacks could not be written: {error.why}"))

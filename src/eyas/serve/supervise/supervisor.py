@@ -11,26 +11,37 @@
 Nothing here sends a signal, starts a process or prints. Clock, probes and stacks are arguments: tests run in fake time.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from eyas.serve.facts.clock import Clock, SystemClock
-from eyas.serve.facts.evidence import Observation, Probes, moved_between
+from eyas.serve.facts.evidence import GpuFacts, Observation, Probes, ProcessFacts, moved_between
 from eyas.serve.facts.log_lines import LogLine
 from eyas.serve.facts.run_folder import RunFolder
-from eyas.serve.facts.state import Cause, Engine, Event, PhaseRow, PhaseView, Proof, Snapshot, StateName, Verdict
-from eyas.serve.facts.words import gpu_views, rank_views, seconds
-from eyas.serve.log.markers import engine_of_line, table_for
+from eyas.serve.facts.state import (
+    Assessment,
+    Cause,
+    Engine,
+    Event,
+    GpuView,
+    PhaseRow,
+    PhaseView,
+    Proof,
+    RankView,
+    Snapshot,
+    StateName,
+)
 from eyas.serve.log.phases import PhaseTracker
+from eyas.serve.log.tables import engine_of_line, table_for
 from eyas.serve.look.stacks import StackTaker
 from eyas.serve.supervise.crash import CrashReader
 from eyas.serve.supervise.journal import Journal
-from eyas.serve.supervise.judge import Judge, Patience
 from eyas.serve.supervise.liveness import DEAD_ACCEPT_LENGTH, AcceptanceWatch
-from eyas.serve.supervise.phase_memory import PhaseMemory, StartKey
-from eyas.serve.supervise.phase_times import PhaseTimes
-from eyas.serve.supervise.stall_watch import StallContext, StallWatch
+from eyas.serve.supervise.phase_times import PhaseMemory, PhaseTimes, StartKey
+from eyas.serve.supervise.stall import StallContext, StallWatch
+from eyas.serve.supervise.state_rules import Patience, StateRules
+from eyas.talk import seconds
 
 _PROGRESS_EVENT_S = 5.0
 _EARLY_LINES = 500
@@ -71,7 +82,7 @@ class Supervisor:
     journal: Journal = field(init=False)
     _tracker: PhaseTracker = field(init=False)
     _crash: CrashReader = field(init=False)
-    _judge: Judge = field(init=False)
+    _rules: StateRules = field(init=False)
     _stall: StallWatch = field(init=False)
     _times: PhaseTimes = field(init=False)
     _acceptance: AcceptanceWatch = field(default_factory=AcceptanceWatch)
@@ -90,7 +101,7 @@ class Supervisor:
         self.journal = Journal(self.folder, now)
         self._tracker = PhaseTracker(table_for(self.engine, self.version), now, "launch" if self.has_log else "start")
         self._crash = CrashReader(self.engine)
-        self._judge = Judge(self.engine, self._tracker, now, self.log_only, self.patience)
+        self._rules = StateRules(self.engine, self._tracker, now, self.log_only, self.patience)
         self._stall = StallWatch(self.stacks, self.clock, self.folder, self.patience.second_sample_s)
         self._times = PhaseTimes(self.memory, self.key)
 
@@ -100,10 +111,10 @@ class Supervisor:
         """Observe once and say what the server is doing now."""
         seen = self.probes.observe(self.clock.now())
         self._take_lines(seen)
-        self._judge.note_moves(moved_between(self._seen, seen), seen.at)
+        self._rules.note_moves(moved_between(self._seen, seen), seen.at)
         self._seen = seen
         self._acceptance.feed(seen.counters)
-        verdict = self._judge.decide(seen, has_crash_evidence=self._crash.has_evidence)
+        verdict = self._rules.decide(seen, has_crash_evidence=self._crash.has_evidence)
         self._note_http(verdict, seen)
         snapshot = self._snapshot(self._confirmed(verdict, seen), seen)
         self._announce(snapshot)
@@ -146,7 +157,7 @@ class Supervisor:
 
     def note_stop_asked(self) -> None:
         """Whoever stops the server says so before: its end is then no crash."""
-        self._judge.stop_asked = True
+        self._rules.stop_asked = True
         self.journal.tell("stop", "asked to stop", {}, at=self.clock.now())
 
     @property
@@ -195,27 +206,27 @@ class Supervisor:
             at = seen.lines[0].at
             self.journal.began_at = self._tracker.runs[0].began_at = at
             if self.log_only:
-                self._judge.strong_at = at
+                self._rules.strong_at = at
         if self.engine == "unknown":
             self._find_engine(seen)
         for line in seen.lines:
             self._take_line(line)
         if self.log_only and self._seen is None and seen.log_written_at is not None:
             # Lines without a stamp, and stamps of another zone, are younger than they seem.
-            self._judge.note_moves({"log": "something was written"}, seen.log_written_at)
-        words = self._judge.last_words(seen, self._crash.has_evidence)
+            self._rules.note_moves({"log": "something was written"}, seen.log_written_at)
+        words = self._rules.last_words(seen, self._crash.has_evidence)
         self._is_past = self.log_only and words.are_past(seen)
         self._is_unknown = self.log_only and words.is_unknown
         at = self._told_at(seen.at)
         moved = self._tracker.feed_pending(seen.pending_bar, at)
-        self._judge.note_moves(dict.fromkeys(moved, "progress bar"), at)
+        self._rules.note_moves(dict.fromkeys(moved, "progress bar"), at)
         self._tell_progress(at)
         for note in seen.missing:
             self.journal.warn(note, at=at)
 
     def _told_at(self, now: float) -> float:
         """Now; of a log that is over, the time of its last line: what it tells does not happen while we read it."""
-        last_line_at = self._judge.last_line_at
+        last_line_at = self._rules.last_line_at
         if not self._is_past or last_line_at is None:
             return now
         return last_line_at if self._last is None else max(last_line_at, self._last.at)  # time goes on
@@ -233,7 +244,7 @@ class Supervisor:
         began_at = self._tracker.runs[0].began_at
         self._tracker = PhaseTracker(table_for(self.engine, self.version), began_at, self._tracker.first_phase)
         self._crash = CrashReader(self.engine)
-        self._judge.engine, self._judge.tracker = self.engine, self._tracker
+        self._rules.engine, self._rules.tracker = self.engine, self._tracker
         self.probes.learn(self.engine, self.version)
         self.journal.tell(
             "note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.lines[0].at if said else seen.at
@@ -246,11 +257,11 @@ class Supervisor:
         meaning = self._tracker.feed(line)
         if meaning.restarted:
             self._crash = CrashReader(self.engine)
-            self._judge.begin_anew()
+            self._rules.begin_anew()
             self.journal.tell("note", "a new start begins in the same log", {"line": line.number}, at=line.at)
         self._crash.feed(line)
         self._last_line = line.raw[:400]
-        self._judge.note_moves(dict.fromkeys(meaning.moved, line.message[:120] or "a line"), line.at)
+        self._rules.note_moves(dict.fromkeys(meaning.moved, line.message[:120] or "a line"), line.at)
         if meaning.began is not None:
             data = {"phase": meaning.began.key, "line": line.number}
             self.journal.tell("phase", self._tracker.title_of(meaning.began), data, at=line.at)
@@ -261,7 +272,7 @@ class Supervisor:
             for words, at in self._milestones().items():
                 if words not in before:
                     self.journal.tell("note", words, {"line": line.number}, at=at)
-        self._judge.last_line_at = line.at
+        self._rules.last_line_at = line.at
 
     def _milestones(self) -> dict[str, float]:
         tracker = self._tracker
@@ -272,7 +283,7 @@ class Supervisor:
         }
         return {words: at for words, at in told.items() if at is not None}
 
-    def _note_http(self, verdict: Verdict, seen: Observation) -> None:
+    def _note_http(self, verdict: Assessment, seen: Observation) -> None:
         """An endpoint can show a phase that no log told."""
         if verdict.state is StateName.WARMING_UP or verdict.state.is_serving:
             began = self._tracker.saw_http(ready=verdict.state.is_serving, at=seen.at)
@@ -281,7 +292,7 @@ class Supervisor:
         for warning in verdict.warnings:
             self.journal.warn(warning, at=self._told_at(seen.at))
 
-    def _confirmed(self, verdict: Verdict, seen: Observation) -> Verdict:
+    def _confirmed(self, verdict: Assessment, seen: Observation) -> Assessment:
         """A suspected stall becomes one when two samples of stacks agree, or when no stacks can be had."""
         if not verdict.suspects_stall:
             if self._stall.calm():
@@ -294,7 +305,7 @@ class Supervisor:
             role=run.role,
             engine=self.engine,
             version=self.version,
-            unmoved=self._judge.unmoved(seen.at),
+            unmoved=self._rules.unmoved(seen.at),
         )
         outcome = self._stall.suspect(seen.processes or (), context, seen.at)
         if self._stall.note:
@@ -303,14 +314,14 @@ class Supervisor:
             return verdict
         state = self._last.state if self._last is not None else StateName.STARTING
         if outcome == "moving":
-            self._judge.note_moves({"progress": "the stacks of a rank change"}, seen.at)
+            self._rules.note_moves({"progress": "the stacks of a rank change"}, seen.at)
             return replace(verdict, state=state, reason="slow, not hung: the stacks change")
         apart = f"{self.patience.second_sample_s:.0f} s apart"
         return replace(verdict, state=state, reason=f"{verdict.reason}; taking stacks twice, {apart}")
 
     # ------------------------------------------------------------------ words
 
-    def _snapshot(self, verdict: Verdict, seen: Observation) -> Snapshot:
+    def _snapshot(self, verdict: Assessment, seen: Observation) -> Snapshot:
         state, reason = verdict.state, verdict.reason
         proof = self._proof or self._acceptance.proof()
         if state is StateName.READY and proof is not None and proof.ok:
@@ -320,7 +331,7 @@ class Supervisor:
         if proof is not None and proof.ok:
             self.journal.withdraw(_NO_PROOF)
         elif self._logs_dead_draft():
-            self.journal.warn(_LOG_SAYS_DEAD, at=self._judge.last_line_at or seen.at)
+            self.journal.warn(_LOG_SAYS_DEAD, at=self._rules.last_line_at or seen.at)
         stall = self._stall.stall if state is StateName.STALLED else None
         at, is_starting = self._told_at(seen.at), state in (StateName.STARTING, StateName.WARMING_UP)
         return Snapshot(
@@ -335,8 +346,8 @@ class Supervisor:
             cause=self._cause(seen) if state is StateName.CRASHED or self._has_told_cause() else None,
             stall=stall,
             proof=proof,
-            ranks=rank_views(seen.processes or ()),
-            gpus=gpu_views(seen.gpus or ()),
+            ranks=tuple(map(_rank_view, seen.processes or ())),
+            gpus=_gpu_views(seen.gpus or ()),
             endpoints={path: str(answer) for path, answer in seen.endpoints.items()},
             warnings=tuple(dict.fromkeys([*self.journal.warnings.values(), *self._acceptance.warnings])),
             last_line=self._last_line,
@@ -360,7 +371,7 @@ class Supervisor:
 
     def _phase_view(self, now: float) -> PhaseView:
         run, at = self._tracker.current, self._told_at(now)
-        activity = self._judge.activity(now)
+        activity = self._rules.activity(now)
         return PhaseView(
             id=run.id,
             title=self._tracker.title_of(run) + (f"; {activity}" if activity else ""),
@@ -368,8 +379,8 @@ class Supervisor:
             progress=run.progress,
             elapsed_s=at - run.began_at,
             eta_s=self._times.phase_eta_s(run, at),
-            quiet_s=self._judge.quiet_s(at),
-            budget_s=self._judge.budget_s(now),
+            quiet_s=self._rules.quiet_s(at),
+            budget_s=self._rules.budget_s(now),
         )
 
     def _announce(self, snapshot: Snapshot) -> None:
@@ -397,3 +408,17 @@ class Supervisor:
             self._last_progress = text
         data = {"done": progress.done, "total": progress.total, "phase": run.key}
         self.journal.tell("progress", text, data, at=now)
+
+
+def _rank_view(process: ProcessFacts) -> RankView:
+    label = process.label or process.name
+    return RankView(label=label, pid=process.pid, status=process.status, rss_bytes=process.rss_bytes)
+
+
+def _gpu_views(gpus: Sequence[GpuFacts]) -> tuple[GpuView, ...]:
+    """The server's GPUs (all, where it is not known which are its own)."""
+    shown = [g for g in gpus if g.is_mine] or gpus
+    return tuple(
+        GpuView(index=g.index, utilisation=g.utilisation, used_bytes=g.used_bytes, total_bytes=g.total_bytes)
+        for g in shown
+    )

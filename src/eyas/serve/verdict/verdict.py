@@ -100,7 +100,7 @@ def first_minute(
         except EyasError as error:
             results.append(_failed(rank, error, options))
     losslessness = _compare(http, address, results, context)
-    return judge(
+    return conclude(
         results,
         losslessness,
         speculates,
@@ -110,7 +110,7 @@ def first_minute(
     )
 
 
-def judge(
+def conclude(
     results: Sequence[RankResult],
     losslessness: Losslessness,
     speculates: bool | None,

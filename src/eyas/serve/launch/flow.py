@@ -22,14 +22,14 @@ from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan
 from eyas.serve.launch.running_server import RunningServer
 from eyas.serve.launch.stop import Interrupts, StopOutcome, stop
+from eyas.serve.log.tables import spec_config_of
 from eyas.serve.look.engine_process import EngineProcess, start_process
 from eyas.serve.look.probes import live_probes
 from eyas.serve.look.stacks import LiveStackTaker
 from eyas.serve.look.subject import Subject
-from eyas.serve.supervise.experiments import spec_config_of
-from eyas.serve.supervise.live_view import View
-from eyas.serve.supervise.phase_memory import PhaseMemory, StartKey
+from eyas.serve.supervise.phase_times import PhaseMemory, StartKey
 from eyas.serve.supervise.supervisor import Supervisor
+from eyas.serve.supervise.views import View
 
 _MAX_EXPERIMENTS = 3
 

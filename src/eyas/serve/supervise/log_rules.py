@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 
 from eyas.serve.facts.evidence import Observation
-from eyas.serve.facts.state import Engine, StateName, Verdict
-from eyas.serve.facts.words import seconds
+from eyas.serve.facts.state import Assessment, Engine, StateName
 from eyas.serve.log.phases import PhaseTracker
+from eyas.talk import seconds
 
 _END_S = 5.0
 _ENDS = {
@@ -40,7 +40,7 @@ class LastWords:
         return self.last_line_at is not None and (ended or seen.log_life != "written")
 
 
-def judge_log(seen: Observation, words: LastWords) -> Verdict | None:
+def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
     """Its end, or that it is no engine's; None while it goes on, and where it ends while the server is ready."""
     tracker, is_over = words.tracker, seen.log_life != "written"
     end = how_it_ends(seen, words.last_line_at)
@@ -52,17 +52,17 @@ def judge_log(seen: Observation, words: LastWords) -> Verdict | None:
         name = _ENGINES.get(words.engine, "SGLang's or vLLM's")
         what = "the log is empty" if words.last_line_at is None else f"no line of it is one of {name} that eyas knows"
         if is_over:
-            return Verdict(state=StateName.NO_ENGINE, reason=f"{what} ({end})")
-        return Verdict(state=StateName.STARTING, reason=f"{what} so far")
+            return Assessment(state=StateName.NO_ENGINE, reason=f"{what} ({end})")
+        return Assessment(state=StateName.STARTING, reason=f"{what} so far")
     title = tracker.title_of(tracker.current)
     if seen.log_life == "closed":
         reason = f"whoever wrote the log is gone, without a goodbye; its last phase: {title}"
-        return Verdict(state=StateName.CRASHED, reason=reason)
+        return Assessment(state=StateName.CRASHED, reason=reason)
     if not is_over or tracker.ready_at is not None:
         return None
     state = StateName.WARMING_UP if tracker.current.id == "warm-up" else StateName.STARTING
     reason = f"the log ends in the midst of the start: {title} ({end}); whether the server died there, it does not tell"
-    return Verdict(state=state, reason=reason)
+    return Assessment(state=state, reason=reason)
 
 
 def how_it_ends(seen: Observation, last_line_at: float | None) -> str:
@@ -71,19 +71,19 @@ def how_it_ends(seen: Observation, last_line_at: float | None) -> str:
     return ", ".join(part for part in (_ENDS.get(seen.log_life, ""), age if seen.has_log_age else "") if part)
 
 
-def _goodbye(words: LastWords, end: str, *, is_over: bool) -> Verdict | None:
+def _goodbye(words: LastWords, end: str, *, is_over: bool) -> Assessment | None:
     tracker = words.tracker
     quiet_s = math.inf if is_over else words.quiet_s
     has_finished = tracker.finished_at is not None
     dies = tracker.core_died and (has_finished or words.has_crash_evidence)
     if tracker.self_killed or dies or (tracker.dying_at is not None and is_over):
-        return Verdict(state=StateName.CRASHED, reason="the log tells of its death")
+        return Assessment(state=StateName.CRASHED, reason="the log tells of its death")
     if has_finished and tracker.draining_at is None and words.has_crash_evidence:
-        return Verdict(state=StateName.CRASHED, reason="the log tells of a fatal error, then of the engine's end")
+        return Assessment(state=StateName.CRASHED, reason="the log tells of a fatal error, then of the engine's end")
     if has_finished:
-        return Verdict(state=StateName.STOPPED, reason="the log ends with the server's goodbye")
+        return Assessment(state=StateName.STOPPED, reason="the log ends with the server's goodbye")
     if words.has_crash_evidence and tracker.ready_at is None and quiet_s >= _END_S:
-        return Verdict(state=StateName.CRASHED, reason=f"the log ends with a fatal error ({end})")
+        return Assessment(state=StateName.CRASHED, reason=f"the log ends with a fatal error ({end})")
     if tracker.draining_at is not None and quiet_s >= tracker.table.phases["draining"].quiet_s:
-        return Verdict(state=StateName.STOPPED, reason="the log ends while draining")
+        return Assessment(state=StateName.STOPPED, reason="the log ends while draining")
     return None

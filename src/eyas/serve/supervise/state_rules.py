@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, Observation
-from eyas.serve.facts.state import Engine, StateName, Verdict
-from eyas.serve.log.markers import PhaseRule
+from eyas.serve.facts.state import Assessment, Engine, StateName
 from eyas.serve.log.phases import PhaseTracker
+from eyas.serve.log.tables import PhaseRule
 from eyas.serve.supervise.liveness import TokenProgress
-from eyas.serve.supervise.log_verdict import LastWords, how_it_ends, judge_log
+from eyas.serve.supervise.log_rules import LastWords, how_it_ends, log_assessment
 
 # Evidence of work by itself; a phase's `strong` adds to it. CPU and GPU load are weak: an NCCL spin has both.
 _STRONG = frozenset(
@@ -53,7 +53,7 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Judge:
+class StateRules:
     """The rules' memory.
 
     Attributes:
@@ -125,7 +125,7 @@ class Judge:
 
     # ------------------------------------------------------------------ rules
 
-    def decide(self, seen: Observation, *, has_crash_evidence: bool) -> Verdict:
+    def decide(self, seen: Observation, *, has_crash_evidence: bool) -> Assessment:
         """The state that the evidence gives, this look included."""
         self._remember_health(seen)
         self._no_tokens_s = self._tokens.feed(seen.counters, seen.at)
@@ -153,53 +153,55 @@ class Judge:
         stopped = [p for p in seen.processes or () if p.status in ("T", "t")]
         self._frozen_since = (self._frozen_since or seen.at) if stopped else None
 
-    def _ended(self, seen: Observation, has_crash_evidence: bool) -> Verdict | None:
+    def _ended(self, seen: Observation, has_crash_evidence: bool) -> Assessment | None:
         facts = seen.exit
         if facts is None:
             return None
         tracker = self.tracker
         asked = facts.asked or self.stop_asked
         if asked and not tracker.core_died:
-            return Verdict(state=StateName.STOPPED, reason=f"ended after it was asked to (exit code {facts.code})")
+            return Assessment(state=StateName.STOPPED, reason=f"ended after it was asked to (exit code {facts.code})")
         said_goodbye = tracker.draining_at is not None or tracker.finished_at is not None
+        code = "not known" if facts.code is None else facts.code
+        crashed = Assessment(state=StateName.CRASHED, reason=f"the process ended (exit code {code})")
         if tracker.core_died or tracker.self_killed or has_crash_evidence:
-            return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
+            return crashed
         drained = tracker.finished_at is not None and tracker.draining_at is not None
         tidy = (0, 137) if self.engine == "sglang" and drained else (0,)
         if facts.code in tidy or (facts.code in (130, 143, None) and said_goodbye):
-            return Verdict(state=StateName.STOPPED, reason=f"ended by itself (exit code {_or_unknown(facts.code)})")
-        return Verdict(state=StateName.CRASHED, reason=f"the process ended (exit code {_or_unknown(facts.code)})")
+            return Assessment(state=StateName.STOPPED, reason=f"ended by itself (exit code {code})")
+        return crashed
 
-    def _of_log(self, seen: Observation, has_crash_evidence: bool) -> Verdict | None:
-        return judge_log(seen, self.last_words(seen, has_crash_evidence)) if self.log_only else None
+    def _of_log(self, seen: Observation, has_crash_evidence: bool) -> Assessment | None:
+        return log_assessment(seen, self.last_words(seen, has_crash_evidence)) if self.log_only else None
 
-    def _frozen(self, seen: Observation, _: bool) -> Verdict | None:
+    def _frozen(self, seen: Observation, _: bool) -> Assessment | None:
         if self._frozen_since is None or seen.at - self._frozen_since < self.patience.frozen_s:
             return None
         stopped = [p for p in seen.processes or () if p.status in ("T", "t")]
         names = ", ".join(f"{p.label or p.title[:30]} (pid {p.pid})" for p in stopped)
-        return Verdict(
+        return Assessment(
             state=StateName.STALLED,
             reason=f"stopped by a signal for {seen.at - self._frozen_since:.0f} s: {names}",
             suspects_stall=True,
         )
 
-    def _draining(self, seen: Observation, _: bool) -> Verdict | None:
+    def _draining(self, seen: Observation, _: bool) -> Assessment | None:
         tracker = self.tracker
         if (tracker.self_killed or tracker.core_died) and seen.port != "refused":
             there = "; its process is still there" if seen.processes else ""
             there = there or ("; its port is still open" if seen.port == "open" else "")
-            return Verdict(state=StateName.UNHEALTHY, reason=f"the log tells of the engine's death{there}")
+            return Assessment(state=StateName.UNHEALTHY, reason=f"the log tells of the engine's death{there}")
         if tracker.dying_at is not None and not self.log_only:
-            return Verdict(state=StateName.UNHEALTHY, reason="the engine is dying: it ends its processes")
+            return Assessment(state=StateName.UNHEALTHY, reason="the engine is dying: it ends its processes")
         if self.stop_asked or tracker.draining_at is not None:
             by = "we asked it to end" if self.stop_asked else "the log says that it shuts down"
-            return Verdict(state=StateName.DRAINING, reason=by)
+            return Assessment(state=StateName.DRAINING, reason=by)
         if tracker.finished_at is not None:
-            return Verdict(state=StateName.DRAINING, reason="the log says that the engine ends its processes")
+            return Assessment(state=StateName.DRAINING, reason="the log says that the engine ends its processes")
         return None
 
-    def _rank_gone(self, seen: Observation, _: bool) -> Verdict | None:
+    def _rank_gone(self, seen: Observation, _: bool) -> Assessment | None:
         """A rank that was there and is not: the HTTP server may not know (sglang#18421, vllm#39863)."""
         if seen.processes is None:
             return None
@@ -208,19 +210,19 @@ class Judge:
         gone = [f"{label} (pid {pid})" for pid, label in self._ranks.items() if pid not in living]
         if not gone:
             return None
-        return Verdict(state=StateName.UNHEALTHY, reason=f"gone, while its server lives: {', '.join(gone)}")
+        return Assessment(state=StateName.UNHEALTHY, reason=f"gone, while its server lives: {', '.join(gone)}")
 
-    def _by_http(self, seen: Observation, _: bool) -> Verdict | None:
+    def _by_http(self, seen: Observation, _: bool) -> Assessment | None:
         health = self._health(seen)
         if health is None:
             return None
         if health.code == 200 and seen.identity is not None and seen.identity.is_foreign and self._knows_url_only(seen):
             why = f"/health answers 200, but /v1/models and /version are not there: {_NO_ENGINE}"
-            return Verdict(state=StateName.NO_ENGINE, reason=why)
+            return Assessment(state=StateName.NO_ENGINE, reason=why)
         if health.code == 200:
             return self._alive(seen, "/health answers 200", health)
         if health.code == 503 and self.engine == "vllm":
-            return Verdict(
+            return Assessment(
                 state=StateName.UNHEALTHY,
                 reason="vLLM's /health answers 503: its engine core is dead (it never says so while starting)",
             )
@@ -232,66 +234,68 @@ class Judge:
             return self._alive(seen, "/v1/models answers 200 (there is no open /health)", None)
         return None
 
-    def _after_503(self, seen: Observation) -> Verdict:
+    def _after_503(self, seen: Observation) -> Assessment:
         ready_at = self.tracker.ready_at
         if not self.ever_healthy and (ready_at is None or seen.at - ready_at < _GRACE_S):
             quiet = self.quiet_s(seen.at)
             if quiet > self.budget_s(seen.at) and self.tracker.current.id == "warm-up":
-                return Verdict(
+                return Assessment(
                     state=StateName.STALLED,
                     reason=f"the warm-up request has not ended and nothing has moved for {quiet:.0f} s",
                     suspects_stall=True,
                 )
-            return Verdict(
+            return Assessment(
                 state=StateName.WARMING_UP,
                 reason="/health answers 503 and it was never ready: HTTP is up, the warm-up request is running",
             )
         if seen.at - self._tokens_at < 30 and self._tokens_at:
-            return Verdict(
+            return Assessment(
                 state=StateName.READY,
                 reason="tokens flow",
                 warnings=("/health answers 503 though tokens flow: a batch longer than its 20 s",),
             )
-        return Verdict(state=StateName.UNHEALTHY, reason="/health answers 503 after it had been ready")
+        return Assessment(state=StateName.UNHEALTHY, reason="/health answers 503 after it had been ready")
 
-    def _was_healthy(self, seen: Observation, health: Answer) -> Verdict:
+    def _was_healthy(self, seen: Observation, health: Answer) -> Assessment:
         sick = seen.at - (self._sick_since if self._sick_since is not None else seen.at)
         if health.failure == "refused" and seen.processes is None:
-            return Verdict(
+            return Assessment(
                 state=StateName.UNREACHABLE, reason=f"it was ready and now refuses connections ({sick:.0f} s)"
             )
-        return Verdict(state=StateName.UNHEALTHY, reason=f"/health: {health} for {sick:.0f} s after it had been ready")
+        return Assessment(
+            state=StateName.UNHEALTHY, reason=f"/health: {health} for {sick:.0f} s after it had been ready"
+        )
 
-    def _serving(self, seen: Observation, _: bool) -> Verdict | None:
+    def _serving(self, seen: Observation, _: bool) -> Assessment | None:
         ready_at, health = self.tracker.ready_at, self._health(seen)
         if ready_at is None:
             return None
         has_url = health is not None or seen.port in ("open", "refused")
         if has_url and seen.at - ready_at <= _GRACE_S:
             answer = health or f"no answer, port {seen.port}"
-            return Verdict(state=StateName.STARTING, reason=f"the log says ready; /health not yet: {answer}")
+            return Assessment(state=StateName.STARTING, reason=f"the log says ready; /health not yet: {answer}")
         ends_so = f", and ends so ({how_it_ends(seen, self.last_line_at)})" if seen.log_life != "written" else ""
         verdict = self._alive(seen, f"the log says that it is ready{ends_so}", None)
         if health is not None:
             warning = f"the log says ready, but /health: {health}; is the URL right?"
-            return Verdict(state=verdict.state, reason=verdict.reason, warnings=(*verdict.warnings, warning))
+            return Assessment(state=verdict.state, reason=verdict.reason, warnings=(*verdict.warnings, warning))
         return verdict
 
-    def _alive(self, seen: Observation, why: str, health: Answer | None) -> Verdict:
+    def _alive(self, seen: Observation, why: str, health: Answer | None) -> Assessment:
         """Serving, by its own word: but does a token come?"""
         warnings: list[str] = []
         if self.engine == "sglang" and health is not None and health.elapsed_s < _CONSTANT_S:
             warnings.append("/health answers at once: it seems to be switched to a constant 200 and proves nothing")
         limit = self.tracker.table.phases["ready"].quiet_s * self.patience.scale
         if seen.canary is not None and seen.canary.code != 200:
-            return Verdict(
+            return Assessment(
                 state=StateName.STALLED,
                 reason=f"{why}, but a canary generation got no answer ({seen.canary}, {seen.canary.elapsed_s:.0f} s)",
                 suspects_stall=True,
             )
         if self._no_tokens_s > limit:
             running = seen.counters.running if seen.counters and seen.counters.running else 0
-            return Verdict(
+            return Assessment(
                 state=StateName.STALLED,
                 reason=f"{why}, but {running:.0f} requests run and no token has come for {self._no_tokens_s:.0f} s",
                 suspects_stall=True,
@@ -299,28 +303,28 @@ class Judge:
         stats = self.tracker.serving
         if stats.get("running", 0) > 0 and stats.get("throughput", 1) == 0 and "tokens" not in self.last_moves:
             warnings.append("its log counts running requests at 0 tokens/s")
-        return Verdict(state=StateName.READY, reason=why, warnings=tuple(warnings))
+        return Assessment(state=StateName.READY, reason=why, warnings=tuple(warnings))
 
-    def _starting(self, seen: Observation) -> Verdict:
+    def _starting(self, seen: Observation) -> Assessment:
         nobody = self._knows_url_only(seen)
         if nobody and seen.port != "open" and not self.last_moves.get("log"):
-            return Verdict(
+            return Assessment(
                 state=StateName.UNREACHABLE,
                 reason="nothing listens there; without a process or a log, starting and dead look the same",
             )
         odd = self._odd_answer(seen)
         if odd and nobody and self._is_foreign(seen):
-            return Verdict(state=StateName.NO_ENGINE, reason=f"{odd}: {_NO_ENGINE}")
+            return Assessment(state=StateName.NO_ENGINE, reason=f"{odd}: {_NO_ENGINE}")
         state = StateName.WARMING_UP if self.tracker.current.id == "warm-up" else StateName.STARTING
         quiet, budget = self.quiet_s(seen.at), self.budget_s(seen.at)
         if quiet > budget:
             note = " (only its log is known: it may also be dead)" if self.log_only else ""
-            return Verdict(
+            return Assessment(
                 state=StateName.STALLED,
                 reason=f"nothing has moved for {quiet:.0f} s; this phase may be silent for {budget:.0f} s{note}",
                 suspects_stall=True,
             )
-        return Verdict(state=state, reason=odd or self._latest_move(seen.at))
+        return Assessment(state=state, reason=odd or self._latest_move(seen.at))
 
     def _knows_url_only(self, seen: Observation) -> bool:
         """Neither a process nor a log has told anything of an engine."""
@@ -376,7 +380,3 @@ class Judge:
         moves = sorted((kind, move) for kind, move in self.last_moves.items() if kind != "first-look")
         rows = [f"{kind}: last {now - at:.0f} s ago ({words})" for kind, (at, words) in moves]
         return tuple(rows) or ("nothing has moved since we began to look",)
-
-
-def _or_unknown(code: int | None) -> str:
-    return "not known" if code is None else str(code)
