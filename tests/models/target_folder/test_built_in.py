@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eyas.errors import EnvironmentMissing
-from eyas.models import target_cache
+from eyas.models.target_folder import built_in
 from eyas.models.target_folder.built_in import SMOLLM2_135M, BuiltInTarget, TargetDamaged, cached_target
 from eyas.models.target_folder.gguf_llama import dequantise
 from eyas.records import fingerprint
@@ -49,7 +49,7 @@ def test_two_that_ask_at_once_make_it_once(tiny, tmp_path: Path, monkeypatch):
         made.append(out)
         dequantise(gguf_file, out, talk)
 
-    monkeypatch.setattr(target_cache, "dequantise", counted)
+    monkeypatch.setattr(built_in, "dequantise", counted)
     with ThreadPoolExecutor(2) as pool:
         folders = list(pool.map(ask, [wheel] * 2, [target] * 2, [tmp_path] * 2))
     assert folders[0] == folders[1]
