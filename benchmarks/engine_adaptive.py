@@ -145,7 +145,7 @@ def randomise(draft: Eagle3Draft) -> None:
 
 
 def tiny(kind: str) -> tuple[Engine, list[Prompt], frozenset[int]]:
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "engine"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
     from tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 
     weights = tiny_weights()

@@ -36,10 +36,14 @@ def test_the_maps_name_what_runs():
     paths = {path for path, _ in mapped()}
     assert {"src/eyas/engine/round.py", "src/eyas/decode/chain.py", "src/eyas/models/draft.py"} <= paths
     assert "src/eyas/models/draft_layer.py" in paths
-    assert {"tests/plain_trainer.py", "src/eyas/train/optimise/trainer.py", "src/eyas/train/step/head_loss.py"} <= paths
+    assert {
+        "tests/support/plain_trainer.py",
+        "src/eyas/train/optimise/trainer.py",
+        "src/eyas/train/step/head_loss.py",
+    } <= paths
 
 
 def test_the_objective_that_is_shown_is_the_one_that_the_trainer_is_held_to():
     shown = re.search(r"```python\n(.*?)```", TRAINING, re.S)
     assert shown is not None
-    assert shown.group(1) in (ROOT / "tests" / "plain_trainer.py").read_text()
+    assert shown.group(1) in (ROOT / "tests" / "support" / "plain_trainer.py").read_text()

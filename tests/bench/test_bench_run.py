@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 from eyas.bench.arm import Answer, BenchPrompt
 from eyas.bench.compare import PartTimes, compare, impossible, verdict
 from eyas.bench.engine_arm import EngineArm, EngineOracle
@@ -25,6 +24,7 @@ from eyas.records.bench_record import Ceiling, Divergence
 from eyas.talk import Silent
 from stub_models import StubTarget, moody_draft, next_logits, right_draft
 from stub_trees import StubTreeDraft, StubTreeTarget
+from tiny_captured import BOUNDARIES, tiny_module, tiny_weights
 
 PROMPTS = [
     BenchPrompt(id="a", set="chat", prompt_ids=(1, 2)),

@@ -7,11 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from eyas.cli.app import main
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "contract"))
-
 import damage_matrix
+from eyas.cli.app import main
 
 
 @pytest.fixture

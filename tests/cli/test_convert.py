@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.drafts import write_draft, write_target
+from drafts import write_draft, write_target
 from eyas.cli.app import main
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.drafts import write_draft
+from drafts import write_draft
 from eyas.cli.app import main
 from eyas.contract.files.read_checkpoint import read_checkpoint
 

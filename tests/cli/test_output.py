@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contract.drafts import DraftBuild, flat_config, write_draft
+from drafts import DraftBuild, flat_config, write_draft
 from eyas.cli.app import main
 from eyas.cli.output import print_json
 from eyas.talk import printable

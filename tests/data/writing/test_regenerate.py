@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from recorded_writer import TOKENIZER, RecordedWriter
 
 from byte_tokenizer import CHATML, THINKING, save_target_with
 from eyas.data.prepare import PrepareConfig, Prepared, prepare
@@ -13,6 +12,7 @@ from eyas.data.rows.row_store import Rows
 from eyas.data.writing.writing_config import WritingConfig
 from eyas.models.chat_prompt import TemplateFailed
 from eyas.talk import Silent
+from recorded_writer import TOKENIZER, RecordedWriter
 
 CHAT = [("user", "Hi"), ("assistant", "Recorded."), ("user", "And?"), ("assistant", "Recorded too.")]
 TOOL = [("user", "Sum?"), ("assistant", "calling"), ("tool", "3"), ("assistant", "It is 3.")]

@@ -6,7 +6,6 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from recorded_writer import END, TOKENIZER, RecordedWriter
 
 from byte_tokenizer import CHATML, THINKING, save_target_with
 from eyas.data.prepare import PrepareConfig, Prepared, prepare
@@ -18,6 +17,7 @@ from eyas.data.writing.writing_config import WritingConfig
 from eyas.data.writing.written_data import NothingWritten, WrittenDamaged
 from eyas.records.atomic import OutputExists
 from eyas.talk import Silent
+from recorded_writer import END, TOKENIZER, RecordedWriter
 
 USERS = [
     "What is a hawk?",
