@@ -222,7 +222,7 @@ def make_target(args: argparse.Namespace) -> Any:
 def make_draft(args: argparse.Namespace, target: Any) -> Any:
     from eyas.contract.spec.draft_spec import DraftSpec, Rope
     from eyas.models.draft import Eagle3Draft
-    from eyas.train.plan.initialise import initialise
+    from eyas.train.preflight.starting_draft import initialise
 
     shape = shape_of(args)
     spec = DraftSpec(
@@ -403,7 +403,7 @@ def ours(args: argparse.Namespace) -> dict[str, Any]:
 
 def ours_from_states(args: argparse.Namespace) -> dict[str, Any]:
     """The same trainer; its target forward gives states that are there already."""
-    from eyas.train.step.packing import micro_batches, pack
+    from eyas.train.rows.packing import micro_batches, pack
 
     phases = Phases(args.device)
     trainer = make_trainer(args, phases)
@@ -445,8 +445,8 @@ def losses_of(pending: list[Any]) -> list[float]:
 
 def check(args: argparse.Namespace) -> dict[str, Any]:
     """Relative gaps between the fast step on this device and the same step in fp32 through transformers and modules."""
+    from eyas.train.rows.packing import pack
     from eyas.train.step.packed_target import PaddedStates
-    from eyas.train.step.packing import pack
     from eyas.train.step.unroll import FusedUnroll, ModuleUnroll
 
     args.seq, args.tokens_per_step, args.micro = (24, 72, 72) if args.tiny else (300, 900, 900)

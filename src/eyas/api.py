@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from eyas.replay.replay import replay as replay
     from eyas.talk import Silent as Silent
     from eyas.talk import Talk as Talk
+    from eyas.train.config import DraftShape as DraftShape
     from eyas.train.config import TrainConfig as TrainConfig
-    from eyas.train.draft_shape import DraftShape as DraftShape
-    from eyas.train.plan.preflight import plan_train as plan_train
+    from eyas.train.preflight.examine import plan_train as plan_train
     from eyas.train.request import TrainRequest as TrainRequest
     from eyas.train.run.train import train as train
 
@@ -75,7 +75,7 @@ _HOMES = {
     "BatchPair": "eyas.engine.batches.speculate",
     "CheckOptions": "eyas.contract.check.check",
     "Completion": "eyas.engine.batches.generator",
-    "DraftShape": "eyas.train.draft_shape",
+    "DraftShape": "eyas.train.config",
     "DraftSpec": "eyas.contract.spec.draft_spec",
     "Eagle3Draft": "eyas.models.draft",
     "Engine": "eyas.engine.engine",
@@ -107,7 +107,7 @@ _HOMES = {
     "place": "eyas.models.placement",
     "PackStates": "eyas.replay.probe_pack",
     "plan_conversion": "eyas.contract.convert.conversion_plan",
-    "plan_train": "eyas.train.plan.preflight",
+    "plan_train": "eyas.train.preflight.examine",
     "predict": "eyas.replay.predict",
     "prepare": "eyas.data.prepare",
     "read_checkpoint": "eyas.contract.files.read_checkpoint",

@@ -1,5 +1,6 @@
 """What `eyas train` may be told, and what it resolves to. Two objects: the second is made, the first never changed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf, log2
@@ -8,8 +9,6 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 
 from eyas.errors import EyasError
-from eyas.train.draft_shape import DraftShape
-from eyas.train.option_words import unwanted
 
 LossName = Literal["kl", "ce", "tv", "lk"]
 
@@ -31,12 +30,46 @@ _DRAFT_VOCAB_SIZE = 8192
 _MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
 _MAX_PROCESSES = 64
 _NUM_BOUNDARIES = 3
+_MAX_LAYERS = 8  # of a draft
 
 
 class TrainConfigInvalid(EyasError):
     """Options of training that are out of range or exclude each other; all problems at once."""
 
     code = "train-config-invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftShape:
+    """Options of a new draft; what an engine makes of them is said by `eyas check`."""
+
+    num_layers: int = 1
+    """Decoder layers, 1 … 8; only the first reads the target's states."""
+    attention: Literal["gqa", "mla"] = "gqa"
+    """gqa: grouped queries. mla: latent attention, with the sizes of a DeepSeek or Kimi target."""
+    intermediate_size: int | None = None
+    """Width of the MLP; by default the target's, or 4 x hidden where that is the width of one expert."""
+    feedback: Literal["pre-norm", "post-norm"] = "pre-norm"
+    """State fed to the next step: before (EAGLE-3) or after the final norm (EAGLE 3.1, `norm_output`)."""
+    aux_norm: Literal["none", "per-state", "over-concat"] = "none"
+    """Norm of the target's states before fc: none, one each (EAGLE 3.1, `fc_norm`), or one over all
+    (`norm_before_fc`)."""
+    residual: Literal["pre-norm", "post-norm"] = "pre-norm"
+    """Residual of the first layer: the fused state before or after its norm (`norm_before_residual`)."""
+    qk_norm: Annotated[bool, Parameter(negative="")] = False
+    """Norms of queries and keys, as in Qwen3."""
+    embedding: Literal["target", "own"] = "target"
+    """target: the target's, not trained. own: a copy of it that is trained; SGLang would overwrite it."""
+
+    def problems(self) -> list[str]:
+        """What is out of range or excludes each other."""
+        width = self.intermediate_size
+        wanted = [
+            (1 <= self.num_layers <= _MAX_LAYERS, _unwanted("num_layers", self.num_layers, f"1 … {_MAX_LAYERS}")),
+            (width is None or width >= 1, _unwanted("intermediate_size", width, "1 or more")),
+            (not self.qk_norm or self.attention == "gqa", f"--qk-norm beside --attention {self.attention}: only gqa"),
+        ]
+        return [text for is_fine, text in wanted if not is_fine]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +271,7 @@ def _problems(config: TrainConfig) -> list[str]:
     ]
     return [
         *(text for is_fine, text in together if not is_fine),
-        *(unwanted(name, getattr(config, name), wanted) for is_fine, name, wanted in ranges if not is_fine),
+        *(_unwanted(name, getattr(config, name), wanted) for is_fine, name, wanted in ranges if not is_fine),
         *config.shape.problems(),
     ]
 
@@ -251,3 +284,9 @@ def _is_increasing(boundaries: tuple[int, ...] | None) -> bool:
     if boundaries is None:
         return True
     return all(n >= 1 for n in boundaries) and all(a < b for a, b in pairwise(boundaries))
+
+
+def _unwanted(name: str, value: object, wanted: str) -> str:
+    """For the field `name` of a config with this `value`: "--ttt-steps is 99, wanted 1 … 16"."""
+    shown = " ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else value
+    return f"--{name.replace('_', '-')} is {shown}, wanted {wanted}"

@@ -2,14 +2,15 @@
 
 import os
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eyas.errors import EnvironmentMissing
 from eyas.records.atomic import OutputExists, require_place
 from eyas.records.checkpoint import resume_folder
 from eyas.records.rows import read_manifest
 from eyas.train.config import TrainConfigInvalid
-from eyas.train.optimise.sinks import require_sinks
 
 if TYPE_CHECKING:
     from eyas.models.placement import Placement
@@ -108,4 +109,22 @@ def _require_no_loss(request: TrainRequest) -> None:
             f"--init-from {request.init_from}",
             f"it lies in {folder}, the unfinished run that --restart throws away",
             "choose another --out, or copy that draft elsewhere first",
+        )
+
+
+def require_sinks(tensorboard: Path | None, wandb: str | None) -> None:
+    """To be told before anything costly.
+
+    Raises:
+        EnvironmentMissing: the sink's package is not installed.
+        WriteFailed: the sink's folder cannot be made or written.
+    """
+    if tensorboard is not None:
+        require_place(tensorboard, tensorboard, "name another folder for --tensorboard")
+    if wandb is not None and find_spec("wandb") is None:
+        raise EnvironmentMissing(
+            "wandb is not installed",
+            f"--wandb {wandb}",
+            "eyas does not bring it: nothing else needs it",
+            "pip install wandb, or use --tensorboard FOLDER, which needs no package; metrics.jsonl is always written",
         )

@@ -13,8 +13,8 @@ from eyas.train.config import TrainConfig
 from eyas.train.optimise.ranks import Ranks
 from eyas.train.optimise.step_outcome import read_steps
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.plan.initialise import initialise
-from eyas.train.step.packing import even_micro_batches, micro_batches, pack
+from eyas.train.preflight.starting_draft import initialise
+from eyas.train.rows.packing import even_micro_batches, micro_batches, pack
 from tiny_draft import MLA, tiny_draft
 from tiny_target import tiny_target
 

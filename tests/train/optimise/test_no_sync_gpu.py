@@ -9,7 +9,7 @@ from eyas.models.target import Target
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.step_outcome import read_steps
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.plan.initialise import initialise
+from eyas.train.preflight.starting_draft import initialise
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
 

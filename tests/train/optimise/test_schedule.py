@@ -1,7 +1,7 @@
 import pytest
 
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.schedule import lr_share
+from eyas.train.optimise.optimiser import lr_share
 
 
 def course(**options) -> list[float]:

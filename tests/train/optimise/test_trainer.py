@@ -8,13 +8,12 @@ from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.optimiser import TrainingDiverged
-from eyas.train.optimise.schedule import lr_share
+from eyas.train.optimise.optimiser import TrainingDiverged, lr_share
 from eyas.train.optimise.step_outcome import read_steps
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.plan.initialise import initialise
+from eyas.train.preflight.starting_draft import initialise
+from eyas.train.rows.packing import micro_batches
 from eyas.train.step.distributions import PlainDistributions
-from eyas.train.step.packing import micro_batches
 from eyas.train.step.teacher import DraftVocabulary, Teacher
 from plain_trainer import train_plainly
 from tiny_draft import tiny_spec

@@ -21,12 +21,11 @@ from eyas.records.checkpoint import METRICS, STATE, resume_folder
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.plan.preflight import plan_train
+from eyas.train.preflight.examine import plan_train
 from eyas.train.request import TrainRequest
-from eyas.train.run.launch import train_on
-from eyas.train.run.only_one import RunInProgress
+from eyas.train.run.launch_ranks import train_on
 from eyas.train.run.stopping import TrainingStopped
-from eyas.train.run.train import train
+from eyas.train.run.train import RunInProgress, train
 from train_run_folder import make_run_folder
 
 CONFIG = TrainConfig(steps=8, batch_tokens=150, draft_vocab_size=32, ttt_steps=3)  # checkpoints every 300 s: none
@@ -107,7 +106,7 @@ def test_asked_in_the_last_step_it_is_simply_done(inputs, tmp_path: Path):
 @pytest.mark.parametrize("shard", [False, True])
 def test_two_ranks_stop_after_the_same_step(inputs, tmp_path: Path, monkeypatch, shard: bool):
     # Ranks that are forked from here spare their imports; `test_launch.py` starts them as the command does.
-    monkeypatch.setattr("eyas.train.run.launch.get_context", lambda _: multiprocessing.get_context("fork"))
+    monkeypatch.setattr("eyas.train.run.launch_ranks.get_context", lambda _: multiprocessing.get_context("fork"))
     request, config = request_for(inputs, tmp_path / "d", shard=shard), replace(CONFIG, steps=400)
     events = request.out.with_name("events")
     request = replace(request, tensorboard=events)
@@ -171,7 +170,7 @@ def test_ctrl_c_while_going_on_names_the_step_that_is_still_kept(inputs, tmp_pat
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eyas.train.plan.preflight.plan_train", interrupt)
+    monkeypatch.setattr("eyas.train.preflight.examine.plan_train", interrupt)
     assert main(command(inputs, tmp_path / "d")) == 130
     assert f"interrupted: {folder} holds the run as of step 7; run the same command again" in capsys.readouterr().err
 

@@ -31,17 +31,18 @@ from eyas.replay.eval_config import EvalConfig
 from eyas.replay.evaluate import evaluate
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig, TrainConfigInvalid
-from eyas.train.optimise.held_out import HeldOut, HeldOutUnusable
 from eyas.train.optimise.optimiser import TrainingDiverged
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.plan.initialise import AuxBoundaryBeyondTarget
-from eyas.train.plan.plan import RowsOfAnotherTarget
-from eyas.train.plan.preflight import DiskTooSmall, plan_train
-from eyas.train.plan.vocabulary import DraftVocabTooLarge
+from eyas.train.preflight.draft_spec import AuxBoundaryBeyondTarget
+from eyas.train.preflight.examine import DiskTooSmall, plan_train
+from eyas.train.preflight.train_plan import RowsOfAnotherTarget
 from eyas.train.request import TrainRequest
-from eyas.train.run.checkpoint import CheckpointDamaged, CheckpointForeign
+from eyas.train.rows.held_out_rows import HeldOutUnusable
+from eyas.train.rows.packing import pack
+from eyas.train.rows.vocabulary import DraftVocabTooLarge
+from eyas.train.run.held_out_replay import HeldOutReplay
 from eyas.train.run.train import Trained, train
-from eyas.train.step.packing import pack
+from eyas.train.run.unfinished_run import CheckpointDamaged, CheckpointForeign
 from tiny_draft import tiny_spec
 from train_run_folder import make_run_folder
 
@@ -158,7 +159,7 @@ def test_boundaries_beyond_the_target_are_refused(inputs, tmp_path: Path):
 
 def test_what_could_not_be_saved_is_refused_before_it_is_trained(inputs, tmp_path: Path, monkeypatch):
     no_format = tiny_spec(fc_bias=True, attention_bias=True)
-    monkeypatch.setattr("eyas.train.plan.plan.draft_spec_for", lambda *_, **__: no_format)
+    monkeypatch.setattr("eyas.train.preflight.train_plan.draft_spec_for", lambda *_, **__: no_format)
     with pytest.raises(DraftUnwritable):
         plan_train(request_for(inputs, tmp_path / "draft"), CONFIG, Silent())
 
@@ -339,7 +340,9 @@ def test_rows_of_another_template_are_refused_before_anything_is_loaded(inputs, 
 
 def test_rows_without_a_supervised_token_are_refused(inputs, tmp_path: Path, monkeypatch):
     manifest = replace(Rows(inputs[1]).manifest, num_supervised=0)
-    monkeypatch.setattr("eyas.train.plan.plan.Rows", lambda folder: SimpleNamespace(folder=folder, manifest=manifest))
+    monkeypatch.setattr(
+        "eyas.train.preflight.train_plan.Rows", lambda folder: SimpleNamespace(folder=folder, manifest=manifest)
+    )
     with pytest.raises(RowsUnreadable, match=f"of {manifest.num_tokens} tokens in 20 rows none is supervised"):
         plan_train(request_for(inputs, tmp_path / "d"), CONFIG, Silent())
 
@@ -399,7 +402,7 @@ EVALUATED = replace(CONFIG, steps=9, eval_every=2, held_out_draft_tokens=2, lr=3
 def test_the_draft_that_accepts_most_is_written_with_the_step_that_chose_it(inputs, tmp_path: Path, monkeypatch):
     # The figure is set so that the second of five replays is the best, whatever the draft learns.
     lengths = iter([1.5, 1.9, 1.7, 1.9, 1.8, 1.85])  # the last one is of the file
-    monkeypatch.setattr(HeldOut, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=next(lengths)))
+    monkeypatch.setattr(HeldOutReplay, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=next(lengths)))
     held_out = held_out_file(tmp_path, inputs)
     done = run(request_for(inputs, tmp_path / "best", held_out=held_out), EVALUATED)
     monkeypatch.undo()
@@ -417,7 +420,7 @@ def test_the_draft_that_accepts_most_is_written_with_the_step_that_chose_it(inpu
 
     # The weights are those of a run that ends there (with a schedule that does not look at the end).
     lengths = iter([1.5, 1.9, 1.7, 1.9, 1.8, 1.85])  # the last one is of the file
-    monkeypatch.setattr(HeldOut, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=next(lengths)))
+    monkeypatch.setattr(HeldOutReplay, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=next(lengths)))
     run(request_for(inputs, tmp_path / "long", held_out=held_out), replace(short, steps=9))
     monkeypatch.undo()
     run(request_for(inputs, tmp_path / "short"), short)
@@ -459,7 +462,7 @@ def test_the_replay_while_training_is_that_of_eval_on_the_draft_written(inputs, 
 
 
 def test_a_draft_of_which_nothing_is_accepted_is_told(inputs, tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(HeldOut, "measure", lambda self, draft: NO_FIGURES)
+    monkeypatch.setattr(HeldOutReplay, "measure", lambda self, draft: NO_FIGURES)
     talk, request = Silent(), request_for(inputs, tmp_path / "d", held_out=held_out_file(tmp_path, inputs))
     done = train(request, EVALUATED, plan_train(request, EVALUATED, Silent()), talk)
     (note,) = done.notes
@@ -468,7 +471,7 @@ def test_a_draft_of_which_nothing_is_accepted_is_told(inputs, tmp_path: Path, mo
     assert f"too few training tokens ({done.plan.num_tokens})" in note
     assert "When nothing is accepted" in note
 
-    monkeypatch.setattr(HeldOut, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=1.2))
+    monkeypatch.setattr(HeldOutReplay, "measure", lambda self, draft: replace(NO_FIGURES, accept_length=1.2))
     assert run(replace(request, out=tmp_path / "better"), EVALUATED).notes == []
 
 
@@ -594,7 +597,7 @@ def test_tensorboard_gets_every_record_and_wandb_is_refused_when_it_is_not_there
     written = events.read_bytes()
     assert written.count(b"grad_norm") == 9
     assert written.count(b"held_out/accept_length") == 2 * 5  # accept_length_request_mean too
-    monkeypatch.setattr("eyas.train.optimise.sinks.find_spec", lambda name: None)
+    monkeypatch.setattr("eyas.train.request.find_spec", lambda name: None)
     with pytest.raises(EnvironmentMissing, match="wandb is not installed"):
         plan_train(request_for(inputs, tmp_path / "e", wandb="project"), CONFIG, Silent())
 

@@ -9,9 +9,9 @@ import torch
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
+from eyas.train.rows.packing import Packed, from_padded, micro_batches, pack, to_padded
 from eyas.train.step.compute_weights import ComputeWeight
 from eyas.train.step.packed_target import LlamaStates, PaddedStates, packed_target
-from eyas.train.step.packing import Packed, from_padded, micro_batches, pack, to_padded
 from eyas.train.step.unroll import FusedUnroll, ModuleUnroll, make_unroll, why_not_fused
 from tiny_draft import NUM_AUX, TARGET_HIDDEN, VOCAB, tiny_draft, tiny_spec
 from tiny_target import tiny_target

@@ -9,8 +9,8 @@ from test_unroll import rows_of
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.trainer import Trainer
+from eyas.train.rows.packing import pack
 from eyas.train.step.packed_attention import attend_rows, attend_rows_backward
-from eyas.train.step.packing import pack
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
 

@@ -19,7 +19,7 @@ from eyas.train.request import TrainRequest, require_startable
 from eyas.train.run.stopping import TrainingStopped
 
 if TYPE_CHECKING:
-    from eyas.train.optimise.ranks import Place
+    from eyas.train.optimise.ranks import RankPlace
 
 _DEFAULT = TrainConfig()
 
@@ -111,7 +111,7 @@ def train(
         )
         require_startable(request)
         say_loading(talk)
-        from eyas.train.plan.preflight import examine, plan_train
+        from eyas.train.preflight.examine import examine, plan_train
         from eyas.train.run.train import train as train_draft
 
         if threads is not None:
@@ -128,7 +128,7 @@ def train(
         start = time.monotonic()
         listen = partial(wish_to_stop, is_told=is_first)
         if gpus > 1:
-            from eyas.train.run.launch import train_on
+            from eyas.train.run.launch_ranks import train_on
 
             done = train_on(gpus, request, config, plan, Terminal, threads, listen=listen)
         else:
@@ -149,14 +149,14 @@ def train(
     return emit(document, outcome_text(document, init_only=init_only), json=json)
 
 
-def _place_by_torchrun() -> "Place | None":
+def _place_by_torchrun() -> "RankPlace | None":
     """Where torchrun put this process; None without it."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
-    from eyas.train.optimise.ranks import Place
+    from eyas.train.optimise.ranks import RankPlace
 
     rank, size, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    return Place(rank=rank, size=size, local_rank=local_rank, meet_at="env://")
+    return RankPlace(rank=rank, size=size, local_rank=local_rank, meet_at="env://")
 
 
 def _use_threads(threads: int) -> None:

@@ -4,6 +4,7 @@ Nothing here waits for the device: whether all is finite is decided there. From 
 update is applied any more, so when the host looks, some steps later, the weights still are those before that step.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -106,3 +107,17 @@ def diverged(what: str, step: int) -> TrainingDiverged:
         "training would only spread it; the weights are as they were before this step",
         "start again with a smaller --lr, or look at the data of this step",
     )
+
+
+def lr_share(step: int, num_steps: int, config: TrainConfig) -> float:
+    """The share of the peak learning rate at `step` (0-based): linear warm-up, then cosine, linear or constant."""
+    warmup = max(1, round(config.warmup_share * num_steps))
+    if step < warmup:
+        return (step + 1) / warmup
+    progress = (step - warmup + 1) / max(1, num_steps - warmup)
+    floor = config.final_lr_share
+    if config.schedule == "constant":
+        return 1.0
+    if config.schedule == "linear":
+        return 1.0 - (1.0 - floor) * progress
+    return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * progress))

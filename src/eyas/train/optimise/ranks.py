@@ -21,7 +21,7 @@ _TIMEOUT = timedelta(minutes=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPlace:
     """Where a process stands among its peers before they have met, as a launcher tells it.
 
     Attributes:
@@ -87,7 +87,7 @@ SOLO = Ranks()
 
 
 @contextmanager
-def joined(place: Place | None, device: torch.device) -> Iterator[Ranks]:
+def joined(place: RankPlace | None, device: torch.device) -> Iterator[Ranks]:
     """The process group while the block runs; `SOLO` without a place.
 
     Args:

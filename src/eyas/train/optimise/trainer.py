@@ -11,18 +11,16 @@ from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.data_wait import DataWait
-from eyas.train.optimise.optimiser import GuardedAdamW
+from eyas.train.optimise.optimiser import GuardedAdamW, lr_share
 from eyas.train.optimise.ranks import SOLO, Ranks
-from eyas.train.optimise.schedule import lr_share
 from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.step_outcome import PendingStep, StepOutcome, pack_figures, read_steps
+from eyas.train.rows.packing import Packed, count_targets, even_micro_batches, micro_batches, pack
 from eyas.train.step.distributions import distributions_for
 from eyas.train.step.metrics import StepCounts
 from eyas.train.step.packed_target import packed_target
-from eyas.train.step.packing import Packed, count_targets, even_micro_batches, micro_batches, pack
-from eyas.train.step.phases import PhaseClock, no_clock
 from eyas.train.step.teacher import DraftVocabulary
-from eyas.train.step.ttt_loss import TttObjective, no_counts, ttt_backward
+from eyas.train.step.ttt_loss import PhaseClock, TttObjective, no_clock, no_counts, ttt_backward
 from eyas.train.step.unroll import make_unroll
 
 

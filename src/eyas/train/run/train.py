@@ -1,8 +1,12 @@
 """`eyas train`: rows to a draft, online: the target runs in the same process and no hidden state touches a disk."""
 
+import errno
+import hashlib
+import os
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,21 +25,26 @@ from eyas.records.eval_record import Figures
 from eyas.replay.figures import is_nothing_accepted, nothing_accepted
 from eyas.talk import Talk
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.held_out import HeldOut
-from eyas.train.optimise.ranks import SOLO, Place, Ranks, joined
+from eyas.train.optimise.ranks import SOLO, RankPlace, Ranks, joined
 from eyas.train.optimise.sharding import Shards
-from eyas.train.optimise.sinks import open_sinks
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.plan.plan import TrainPlan, run_identity
-from eyas.train.plan.preflight import check_target, say_time
-from eyas.train.plan.starting_draft import starting_draft
+from eyas.train.preflight.examine import check_target, say_time
+from eyas.train.preflight.starting_draft import starting_draft
+from eyas.train.preflight.train_plan import TrainPlan, run_identity
 from eyas.train.request import TrainRequest
-from eyas.train.run.checkpoint import read_state, throw_away
-from eyas.train.run.journal import held_out_of, steps_of
-from eyas.train.run.only_one import only_one
-from eyas.train.run.run import Checkpointing, RunOutcome, Watch, run_steps, take_best
+from eyas.train.run.held_out_replay import HeldOutReplay
+from eyas.train.run.metrics_journal import held_out_of, steps_of
+from eyas.train.run.run_steps import Checkpointing, RunOutcome, Watch, run_steps, take_best
+from eyas.train.run.sinks import open_sinks
 from eyas.train.run.stopping import Listen, TrainingStopped, never_asked
+from eyas.train.run.unfinished_run import read_state, throw_away
 from eyas.train.run.write_draft import write_draft
+
+
+class RunInProgress(EyasError):
+    """Another process is training the same draft."""
+
+    code = "run-in-progress"
 
 
 class DeviceOutOfMemory(EyasError):
@@ -71,7 +80,7 @@ def train(
     config: TrainConfig,
     plan: TrainPlan,
     talk: Talk,
-    place: Place | None = None,
+    place: RankPlace | None = None,
     *,
     listen: Listen = never_asked,
 ) -> Trained:
@@ -93,7 +102,7 @@ def train(
     placement = request.placement(place.local_rank if place else 0)
     is_first = place is None or place.rank == 0
     try:
-        with only_one(request.out) if is_first else nullcontext():
+        with _only_one(request.out) if is_first else nullcontext():
             keep = _checkpointing(request, config, plan, placement, listen)
             with joined(place, placement.device) as ranks:
                 return _train(request, config, plan, keep, placement, ranks, talk)
@@ -167,7 +176,7 @@ def _replay_file(config: TrainConfig, plan: TrainPlan, target: Target, notes: li
         target_embedding=target.parts.embedding,
         target_head=target.parts.head,
     )
-    figures = HeldOut(target, plan.held_out.rows, config.held_out_draft_tokens, SOLO).measure(draft)
+    figures = HeldOutReplay(target, plan.held_out.rows, config.held_out_draft_tokens, SOLO).measure(draft)
     if is_nothing_accepted(figures):
         causes = f"too few training tokens ({plan.num_tokens}), or answers that this target did not write"
         notes.append(nothing_accepted(figures, causes))
@@ -181,7 +190,7 @@ def _run(
     is_first = trainer.ranks.is_first
     held_out = None
     if plan.held_out is not None:
-        held_out = HeldOut(trainer.target, plan.held_out.rows, config.held_out_draft_tokens, trainer.ranks)
+        held_out = HeldOutReplay(trainer.target, plan.held_out.rows, config.held_out_draft_tokens, trainer.ranks)
     known = {} if keep.state is None else keep.state.wandb_runs
     about = plan.as_document()
     sinks = open_sinks(request.tensorboard, request.wandb, request.out.name, about, known) if is_first else []
@@ -234,3 +243,26 @@ def _checkpointing(
     )
     state = read_state(folder, run)
     return Checkpointing(folder=folder, every_s=config.checkpoint_every_s, run=run, state=state, listen=listen)
+
+
+@contextmanager
+def _only_one(out: Path) -> Iterator[None]:
+    """While open, no other process of this machine opens it for the same `out`. Nothing lies on the disk, and a process
+    that is killed lets go.
+
+    Raises:
+        RunInProgress: one has it open.
+    """
+    name = hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()
+    with socket.socket(socket.AF_UNIX) as claim:
+        try:
+            claim.bind(f"\0eyas-train-{name}")  # no file, but a name that the kernel keeps
+        except OSError as error:  # another one than this: not Linux, which alone has such names
+            if error.errno == errno.EADDRINUSE:
+                raise RunInProgress(
+                    f"{out} is being trained already",
+                    str(out),
+                    "another process of this machine is at it, and both would write the same unfinished run by turns",
+                    "let it end, or end it and run this command again; or choose another --out",
+                ) from None
+        yield

@@ -15,9 +15,9 @@ from eyas.records.atomic import atomic_folder
 from eyas.records.checkpoint import METRICS
 from eyas.records.eval_record import Figures
 from eyas.train.config import TrainConfig
-from eyas.train.plan.plan import TrainPlan
+from eyas.train.preflight.train_plan import TrainPlan
 from eyas.train.request import TrainRequest
-from eyas.train.run.journal import WRITTEN_SCHEMA, replay_record, steps_of
+from eyas.train.run.metrics_journal import WRITTEN_SCHEMA, replay_record, steps_of
 
 
 def write_draft(

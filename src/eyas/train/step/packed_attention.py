@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from eyas.train.step.packing import Packed
+from eyas.train.rows.packing import Packed
 from eyas.train.step.row_ops import wide_of
 
 _FLASH_DTYPES = (torch.float16, torch.bfloat16)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from eyas.engine.llama_weights import BlockWeights, LlamaWeights, fuse_llama, why_not_fast
 from eyas.models.target import Target
+from eyas.train.rows.packing import Packed, from_padded, to_padded
 from eyas.train.step.packed_attention import attend_rows
-from eyas.train.step.packing import Packed, from_padded, to_padded
-from eyas.train.step.row_ops import Angles, Heads, rows_for
+from eyas.train.step.row_ops import Angles, HeadCounts, rows_for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class LlamaStates:
     def __init__(self, weights: LlamaWeights) -> None:
         self._weights = weights
         shape = weights.shape
-        self._heads = Heads(num_query=shape.num_heads, num_kv=shape.num_kv_heads, width=shape.head_dim)
+        self._heads = HeadCounts(num_query=shape.num_heads, num_kv=shape.num_kv_heads, width=shape.head_dim)
         self._angles: Angles | None = None
 
     @torch.no_grad()

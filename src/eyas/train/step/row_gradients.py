@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from eyas.train.rows.packing import Packed
 from eyas.train.step.packed_attention import attend_rows, attend_rows_backward
-from eyas.train.step.packing import Packed
-from eyas.train.step.row_ops import Angles, Heads, rows_for
+from eyas.train.step.row_ops import Angles, HeadCounts, rows_for
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -25,12 +25,12 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def rope_split(
-    qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: Heads
+    qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q [T, N, d] and k, v [T, 2M, d] of qkv [T, (N + 2M) d]; q and k turned to positions + offset."""
     return cast(
         tuple[Tensor, Tensor],
-        _Rope.apply(qkv, angles, positions, offset, heads),  # type: ignore[no-untyped-call]
+        _RopeSplit.apply(qkv, angles, positions, offset, heads),  # type: ignore[no-untyped-call]
     )
 
 
@@ -142,10 +142,10 @@ class _AddNorm(torch.autograd.Function):
         return grad_x, grad_x, grad_weight, None
 
 
-class _Rope(torch.autograd.Function):
+class _RopeSplit(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: Heads
+        ctx: Any, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
     ) -> tuple[Tensor, Tensor]:
         ctx.how = (angles, positions, offset, heads)
         return rows_for(qkv).rope(qkv, angles, positions, offset, heads)

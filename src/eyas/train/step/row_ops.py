@@ -15,7 +15,7 @@ _KERNEL_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
+class HeadCounts:
     """N query and M key/value heads, each d wide."""
 
     num_query: int
@@ -53,11 +53,13 @@ class RowOps(Protocol):
     def swiglu_backward(self, gate_up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
         """The output [T, I] once more, and the gradient of gate_up [T, 2I]."""
 
-    def rope(self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: Heads) -> tuple[Tensor, Tensor]:
+    def rope(
+        self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
+    ) -> tuple[Tensor, Tensor]:
         """q [T, N, d] and k, v [T, 2M, d] of qkv [T, (N + 2M) d], turned to positions + offset."""
 
     def rope_backward(
-        self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: Heads
+        self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
     ) -> Tensor:
         """Gradient of qkv."""
 
@@ -105,7 +107,9 @@ class PlainRows:
         grads = torch.cat((wide * up * share * (1.0 + gate * (1.0 - share)), wide * silu), -1)
         return (silu * up).to(gate_up.dtype), grads.to(gate_up.dtype)
 
-    def rope(self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: Heads) -> tuple[Tensor, Tensor]:
+    def rope(
+        self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
+    ) -> tuple[Tensor, Tensor]:
         """See `RowOps.rope`."""
         split = qkv.view(len(qkv), heads.total, heads.width)
         num_turned = heads.num_query + heads.num_kv
@@ -114,7 +118,7 @@ class PlainRows:
         return query.contiguous(), torch.cat((key, split[:, num_turned:]), 1)
 
     def rope_backward(
-        self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: Heads
+        self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
     ) -> Tensor:
         """See `RowOps.rope_backward`."""
         grad = torch.cat((grad_q, grad_kv[:, : heads.num_kv]), 1)
@@ -203,7 +207,9 @@ class TritonRows:
         )
         return out, grad_gate_up
 
-    def rope(self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: Heads) -> tuple[Tensor, Tensor]:
+    def rope(
+        self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
+    ) -> tuple[Tensor, Tensor]:
         """See `RowOps.rope`."""
         if not _is_power_of_two(heads.width):
             return ROWS.plain.rope(qkv, angles, positions, offset, heads)
@@ -216,7 +222,7 @@ class TritonRows:
         return query, key_value
 
     def rope_backward(
-        self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: Heads
+        self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
     ) -> Tensor:
         """See `RowOps.rope_backward`."""
         if not _is_power_of_two(heads.width):
@@ -228,7 +234,7 @@ class TritonRows:
         )  # fmt: skip
         return grad
 
-    def _of(self, heads: Heads) -> dict[str, int]:
+    def _of(self, heads: HeadCounts) -> dict[str, int]:
         return {
             "N": heads.num_query,
             "M": heads.num_kv,
@@ -261,7 +267,7 @@ class TritonRows:
         return sizes | {"num_warps": 1}
 
 
-class _Rows:
+class _RowTwins:
     """Both twins; the kernels are made when first asked for."""
 
     def __init__(self) -> None:
@@ -276,7 +282,7 @@ class _Rows:
         return self._triton
 
 
-ROWS = _Rows()
+ROWS = _RowTwins()
 
 
 def rows_for(x: Tensor) -> RowOps:

@@ -5,6 +5,8 @@ Shapes: K steps, N teacher rows, T positions.
 Source: docs/training.md, "The objective"; EAGLE-3, arXiv:2503.01840.
 """
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -12,14 +14,21 @@ from torch import Tensor
 
 from eyas.models.target import Target
 from eyas.train.config import LossName
+from eyas.train.rows.packing import Packed
 from eyas.train.step.distributions import DistributionOps
 from eyas.train.step.head_loss import HeadLoss, head_loss
 from eyas.train.step.metrics import Chains, StepCounts
 from eyas.train.step.packed_target import PackedStates
-from eyas.train.step.packing import Packed
-from eyas.train.step.phases import PhaseClock, no_clock
 from eyas.train.step.teacher import DraftVocabulary
 from eyas.train.step.unroll import Unroll
+
+# Called with the name of a phase; what it gives is entered for the phase's duration.
+PhaseClock = Callable[[str], AbstractContextManager[None]]
+
+
+def no_clock(phase: str) -> AbstractContextManager[None]:
+    """Times nothing."""
+    return nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,11 @@ from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.models.draft import Eagle3Draft
 from eyas.models.draft_layer import DraftLayer
 from eyas.models.rope import inverse_frequencies
+from eyas.train.rows.packing import Packed, from_padded, to_padded
 from eyas.train.step.compute_weights import ComputeWeight, linear, swiglu_linear
 from eyas.train.step.packed_target import angle_table
-from eyas.train.step.packing import Packed, from_padded, to_padded
 from eyas.train.step.row_gradients import UnrolledAttention, add_rms_norm, pick_rows, rms_norm, rope_split
-from eyas.train.step.row_ops import Angles, Heads
+from eyas.train.step.row_ops import Angles, HeadCounts
 
 
 class Unroll(Protocol):
@@ -100,7 +100,7 @@ class FusedUnroll:
         self._weights = [_LayerWeights(layer, dtype, spec.hidden_size) for layer in self._layers]
         self._fc = ComputeWeight([draft.fc.weight], dtype)
         self.head = _head_of(draft, dtype)
-        self._heads = Heads(num_query=spec.num_heads, num_kv=spec.num_kv_heads, width=spec.head_dim)
+        self._heads = HeadCounts(num_query=spec.num_heads, num_kv=spec.num_kv_heads, width=spec.head_dim)
         self._frequencies = inverse_frequencies(spec.rope, spec.head_dim, spec.max_position_embeddings)
         self._angles: Angles | None = None
 

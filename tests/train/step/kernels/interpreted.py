@@ -9,16 +9,25 @@ import torch
 from torch import Tensor
 
 from eyas.train.step.distributions import DistributionOps, PlainDistributions, TritonDistributions
-from eyas.train.step.row_ops import ROWS, Angles, Heads, RowOps
+from eyas.train.step.row_ops import ROWS, Angles, HeadCounts, RowOps
 from eyas.train.step.teacher import DraftVocabulary
 
-SMALL = {"T": 5, "H": 24, "I": 20, "heads": Heads(num_query=6, num_kv=2, width=16), "J": 3, "V": 70, "D": 37, "C": 3}
+SMALL = {
+    "T": 5,
+    "H": 24,
+    "I": 20,
+    "heads": HeadCounts(num_query=6, num_kv=2, width=16),
+    "J": 3,
+    "V": 70,
+    "D": 37,
+    "C": 3,
+}
 LLAMA = {
-    "T": 333, "H": 4096, "I": 14336, "heads": Heads(num_query=32, num_kv=8, width=128), "J": 6, "V": 128256,
+    "T": 333, "H": 4096, "I": 14336, "heads": HeadCounts(num_query=32, num_kv=8, width=128), "J": 6, "V": 128256,
     "D": 32000, "C": 9,
 }  # fmt: skip
 SMOLLM2 = {
-    "T": 333, "H": 576, "I": 1536, "heads": Heads(num_query=9, num_kv=3, width=64), "J": 6, "V": 49152, "D": 8192,
+    "T": 333, "H": 576, "I": 1536, "heads": HeadCounts(num_query=9, num_kv=3, width=64), "J": 6, "V": 49152, "D": 8192,
     "C": 9,
 }  # fmt: skip
 

@@ -1,1 +1,0 @@
-"""Everything about a run that is known or tried before its first step."""

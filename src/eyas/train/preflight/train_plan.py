@@ -1,0 +1,284 @@
+"""Everything about a run that is known before a model is loaded: rows, vocabulary, steps. Refuses what cannot work."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.reading.open_draft import open_draft
+from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_size import size_of_tensors
+from eyas.contract.spec.target_spec import TargetSpec, read_target
+from eyas.data.rows.row_store import Rows
+from eyas.errors import EyasError
+from eyas.models.save_draft import choose_dialect
+from eyas.records.rows import RULES, RowsUnreadable
+from eyas.train.config import DraftShape, Resolved, TrainConfig, TrainConfigInvalid, resolve
+from eyas.train.preflight.costs import Costs, estimate_costs
+from eyas.train.preflight.draft_spec import draft_spec_for, freeze_notes
+from eyas.train.preflight.hardware import resident_bytes
+from eyas.train.rows.batch_plan import Batch, plan_batches
+from eyas.train.rows.held_out_rows import HeldOutRows, find_held_out, read_held_out
+from eyas.train.rows.vocabulary import ChosenVocabulary, choose_vocabulary
+
+_REPLAYS_WANTED = 10
+_DECIDE_NOTHING = {"checkpoint_every_s", "log_every", "micro_batch_tokens"}
+
+
+class RowsOfAnotherTarget(EyasError):
+    """The rows were made with another tokenizer or chat template than the target's."""
+
+    code = "rows-of-another-target"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainPlan:
+    """A run before it starts.
+
+    Attributes:
+        spec: of the draft, a new one's or that of `--init-from`.
+        vocabulary: of the draft; None with `--init-from`, whose own map is kept.
+        batches: of all optimiser steps in order.
+        num_tokens: in all batches together.
+        costs: estimated from shapes.
+        held_out: rows for the replays while training; None for none.
+        eval_every: steps between these; 0 without any.
+    """
+
+    rows: Rows
+    target: TargetSpec
+    spec: DraftSpec
+    vocabulary: ChosenVocabulary | None
+    resolved: Resolved
+    batches: list[Batch]
+    num_tokens: int
+    costs: Costs
+    held_out: HeldOutRows | None = None
+    eval_every: int = 0
+
+    def as_document(self) -> dict[str, Any]:
+        """Sizes and counts as a JSON object."""
+        manifest = self.rows.manifest
+        return {
+            "rows": {
+                "fingerprint": manifest.fingerprint,
+                "num_rows": manifest.num_rows,
+                "num_tokens": manifest.num_tokens,
+                "num_supervised": manifest.num_supervised,
+            },
+            "steps": len(self.batches),
+            "tokens": self.num_tokens,
+            "batch_tokens": self.resolved.batch_tokens,
+            "lr": self.resolved.lr,
+            "draft_vocab_size": self.spec.draft_vocab_size,
+            "vocabulary_coverage": self.vocabulary.coverage if self.vocabulary else None,
+            "held_out": None
+            if self.held_out is None
+            else {
+                "path": str(self.held_out.path),
+                "fingerprint": self.held_out.fingerprint,
+                "num_rows": len(self.held_out.rows),
+                "num_tokens": self.held_out.num_tokens,
+                "eval_every": self.eval_every,
+            },
+            "costs": {
+                "trained_parameters": self.costs.num_trained,
+                "gflop_per_token": self.costs.flop_per_token / 1e9,
+                "peak_bytes": self.costs.peak_bytes,
+                "memory_bytes": self.costs.memory_bytes,
+                "checkpoint_bytes": self.costs.checkpoint_bytes,
+                "draft_bytes": self.costs.draft_bytes,
+            },
+        }
+
+
+def make_plan(
+    target_folder: Path,
+    rows_folder: Path,
+    config: TrainConfig,
+    init_from: Path | None,
+    held_out: Path | None = None,
+    device_type: str = "cpu",
+) -> TrainPlan:
+    """Read rows and target config, choose the vocabulary and the draft's shape, lay out the steps.
+
+    Args:
+        init_from: a draft to go on from, whose shape and vocabulary map are kept.
+        held_out: rows for the replays; by default those that lie beside the training rows.
+        device_type: "cpu" or "cuda": where it will run, for the estimate of memory.
+
+    Raises:
+        RowsUnreadable: no rows in the folder, none with a supervised token, or token ids that the target does not have.
+        RowsOfAnotherTarget: tokenizer or template differ.
+        DraftVocabTooLarge: larger than the target's.
+        TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
+        DraftUnwritable: no format can hold the draft that would come out.
+        TrainConfigInvalid: options of another draft than `init_from`, of freezing what cannot be frozen alone, or
+            `held_out` without a replay.
+        HeldOutUnusable: no held-out row can be replayed.
+    """
+    target, rows = read_target(target_folder), Rows(rows_folder)
+    _require_same_text(target, rows)
+    _require_lesson(rows)
+    manifest = rows.manifest
+    tensors = read_checkpoint(target_folder).tensors
+    vocab_size = target.vocab_size or 0
+    if vocab_size:
+        rows.require_within(vocab_size)
+    vocabulary, notes = None, list(_age_notes(rows))
+    if init_from is not None:
+        spec = open_draft(init_from, target)
+        _require_same_shape(config, init_from, spec)
+    else:
+        counts = rows.supervised_counts(vocab_size)
+        offered, said = config.offered_of(len(counts))
+        notes += said
+        vocabulary = choose_vocabulary(counts, offered)
+        size = len(vocabulary.ids)
+        spec = draft_spec_for(
+            target,
+            vocab_size=vocab_size,
+            draft_vocab_size=size,
+            trained_length=manifest.longest,
+            aux_boundaries=config.aux_boundaries,
+            shape=config.shape,
+        )
+    notes += freeze_notes(spec, config, f"--init-from {init_from}" if init_from else "the draft to be")
+    notes += _format_notes(spec, target)
+    held_out_rows = _held_out(held_out, rows_folder, config, vocab_size)
+    resolved = resolve(
+        config,
+        hidden_size=spec.hidden_size,
+        num_tokens=manifest.num_tokens,
+        longest=manifest.longest,
+        is_new=init_from is None,
+    )
+    batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
+    return TrainPlan(
+        rows=rows,
+        target=target,
+        spec=spec,
+        vocabulary=vocabulary,
+        resolved=replace(resolved, notes=(*resolved.notes, *notes)),
+        batches=batches,
+        num_tokens=sum(batch.num_tokens for batch in batches),
+        costs=estimate_costs(
+            spec,
+            config,
+            target=size_of_tensors(target, tensors),
+            longest=manifest.longest,
+            batch_tokens=resolved.batch_tokens,
+            supervised=manifest.num_supervised / manifest.num_tokens,
+            device_type=device_type,
+            process_bytes=resident_bytes(),
+        ),
+        held_out=held_out_rows,
+        eval_every=0 if held_out_rows is None else config.eval_every or max(1, len(batches) // _REPLAYS_WANTED),
+    )
+
+
+def run_identity(
+    plan: TrainPlan, config: TrainConfig, *, weights: str, dtype: str, init_from: str | None
+) -> dict[str, Any]:
+    """What decides a run's result, for its checkpoint: a rerun that differs in any of it is another run.
+
+    Args:
+        weights: fingerprint of the target's weights.
+        dtype: in which the target computes.
+        init_from: fingerprint of the draft it starts from.
+    """
+    options = {name: value for name, value in asdict(config).items() if name not in _DECIDE_NOTHING}
+    options |= options.pop("shape")
+    return {
+        "rows": plan.rows.manifest.fingerprint,
+        "target config": plan.target.fingerprint,
+        "target weights": weights,
+        "target dtype": dtype,
+        "init from": init_from,
+        "held-out rows": plan.held_out and plan.held_out.fingerprint,
+        **{f"--{name.replace('_', '-')}": value for name, value in options.items()},
+    }
+
+
+def _held_out(given: Path | None, rows_folder: Path, config: TrainConfig, vocab_size: int) -> HeldOutRows | None:
+    if given is not None and config.eval_every == 0:
+        raise TrainConfigInvalid(
+            "rows to replay are named, and no replay is wanted",
+            f"--held-out {given} --eval-every 0",
+            "with 0 held-out rows are never replayed, and the last draft is written",
+            "leave one of the two out",
+        )
+    found = None if config.eval_every == 0 else find_held_out(given, rows_folder)
+    return None if found is None else read_held_out(found, config.held_out_rows, vocab_size or None)
+
+
+def _age_notes(rows: Rows) -> tuple[str, ...]:
+    made = rows.manifest.rules
+    if made == RULES:
+        return ()
+    which = f"rules {made}" if made else "rules that were not recorded yet"
+    return (f"the rows were made by {which}, today's are {RULES}: `eyas prepare --replace` makes them anew",)
+
+
+def _require_same_text(target: TargetSpec, rows: Rows) -> None:
+    manifest = rows.manifest
+    pairs = [
+        ("tokenizer", manifest.tokenizer, target.tokenizer_hash or "unknown"),
+        ("chat template", manifest.template, target.template_hash or "unknown"),
+    ]
+    different = [f"{name}: rows {ours}, target {theirs}" for name, ours, theirs in pairs if ours != theirs]
+    if different:
+        raise RowsOfAnotherTarget(
+            f"the rows were not made for this target: {' and '.join(d.split(':')[0] for d in different)} differ",
+            str(rows.folder),
+            "; ".join(different),
+            "run `eyas prepare` again with this target",
+        )
+
+
+def _require_same_shape(config: TrainConfig, init_from: Path, spec: DraftSpec) -> None:
+    plain = asdict(DraftShape())
+    asked = {name: value for name, value in asdict(config.shape).items() if value != plain[name]}
+    if config.aux_boundaries is not None:
+        asked["aux_boundaries"] = config.aux_boundaries
+    if config.draft_vocab_size is not None:
+        asked["draft_vocab_size"] = config.offered or spec.vocab_size
+    own = {name: getattr(spec, "draft_class" if name == "attention" else name) for name in asked}
+    changed = [name for name in asked if asked[name] != own[name]]
+    if changed:
+        raise TrainConfigInvalid(
+            "a draft that is gone on with keeps its shape and its vocabulary",
+            f"--init-from {init_from}",
+            "; ".join(
+                f"--{name.replace('_', '-')} {_typed(asked[name])}, it has {_typed(own[name])}" for name in changed
+            ),
+            "leave these options out, or train a new draft",
+        )
+
+
+def _typed(value: Any) -> str:
+    """As on a command line."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _require_lesson(rows: Rows) -> None:
+    manifest = rows.manifest
+    if manifest.num_supervised == 0:
+        raise RowsUnreadable(
+            "the rows teach nothing",
+            str(rows.folder),
+            f"of {manifest.num_tokens} tokens in {manifest.num_rows} rows none is supervised",
+            "run `eyas prepare` again, on conversations with answers",
+        )
+
+
+def _format_notes(spec: DraftSpec, target: TargetSpec) -> tuple[str, ...]:
+    """What to say of the format that `save_draft` will choose; raises before training what it would raise after it."""
+    choice = choose_dialect(spec, target, where="the draft to be")
+    notes = []
+    if choice.passed_over:
+        notes.append(f"the draft will be in {choice.dialect.name}'s format: {'; '.join(choice.passed_over)}")
+    elif spec.embedding == "own" and choice.dialect.name != "sglang":
+        name = choice.dialect.name
+        notes.append(f"the draft will be in {name}'s format: SGLang would read the target's embedding over its own")
+    return tuple(notes)

@@ -1,0 +1,102 @@
+"""Accept length on held-out rows while training: what chooses the draft that is kept.
+
+The target's states over the rows are computed at the first replay and kept while they fit; only the draft changes.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from eyas.models.draft import Eagle3Draft
+from eyas.models.target import Target
+from eyas.records.eval_record import Figures
+from eyas.records.eval_rows import EvalRow
+from eyas.replay.figures import figures_of
+from eyas.replay.replay import replay_states
+from eyas.replay.states import LiveStates, States
+from eyas.talk import Silent
+from eyas.train.optimise.ranks import Ranks
+
+_BATCH_TOKENS = 8192
+_KEPT_BYTES = 4 << 30
+
+
+class KeptStates:
+    """States that are computed once per batch of rows and kept, as long as all of them take at most `most_bytes`.
+
+    Args:
+        states: where they come from.
+        most_bytes: on their device; what comes after is computed each time.
+    """
+
+    def __init__(self, states: States, most_bytes: int = _KEPT_BYTES) -> None:
+        self._states, self._free = states, most_bytes
+        self._kept: dict[tuple[int, ...], Tensor] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        """See `States.vocab_size`."""
+        return self._states.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """See `States.device`."""
+        return self._states.device
+
+    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
+        """See `States.aux`; the same rows always come with the same boundaries."""
+        found = self._kept.get(tuple(rows))
+        if found is None:
+            found = self._states.aux(rows, input_ids, boundaries)
+            size = found.numel() * found.element_size()
+            if size <= self._free:
+                self._free -= size
+                self._kept[tuple(rows)] = found
+        return found
+
+
+@contextmanager
+def as_written(draft: nn.Module) -> Iterator[None]:
+    """Inside, the parameters hold what a draft's file will hold of them, bf16; afterwards they are as before.
+
+    Rounding decides near-ties: 169 rounds of fp32 masters were 174 of the draft that they had been written to.
+    """
+    masters = [(parameter, parameter.data) for parameter in draft.parameters()]
+    try:
+        for parameter, master in masters:
+            parameter.data = master.to(torch.bfloat16).to(master.dtype)
+        yield
+    finally:
+        for parameter, master in masters:
+            parameter.data = master
+
+
+class HeldOutReplay:
+    """Replays the held-out rows with the draft as it would be written now.
+
+    Args:
+        target: frozen.
+        rows: what is replayed; each rank takes its share.
+        num_draft_tokens: K.
+        ranks: all call `measure` together.
+    """
+
+    def __init__(self, target: Target, rows: Sequence[EvalRow], num_draft_tokens: int, ranks: Ranks) -> None:
+        lengths = [len(row.prompt_ids) + len(row.response_ids) for row in rows]
+        self._mine = [rows[i] for i in ranks.share(lengths)]
+        self._states = KeptStates(LiveStates(target))
+        self._num_draft_tokens, self._ranks = num_draft_tokens, ranks
+        self._is_half = target.parts.embedding.dtype == torch.bfloat16
+
+    def measure(self, draft: Eagle3Draft) -> Figures:
+        """The figures over all rows, on every rank."""
+        batch_tokens = 1 if self._states.device.type == "cpu" else _BATCH_TOKENS
+        half = torch.autocast(self._states.device.type, torch.bfloat16, enabled=self._is_half)
+        with half, as_written(draft):
+            mine = replay_states(
+                self._states, draft, self._mine, self._num_draft_tokens, Silent(), batch_tokens=batch_tokens
+            )
+        everyones = [result for part in self._ranks.gather(mine) for result in part]
+        return figures_of(everyones, self._num_draft_tokens)
