@@ -1,1 +1,1 @@
-"""What is known, refused or estimated before the first step: `examine.plan_train`, and `examine.examine` on the target."""
+"""What is known, refused or estimated before the first step: `examine.plan_train`, then `examine.examine`."""
