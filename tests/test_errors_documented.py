@@ -20,6 +20,8 @@ def codes_of(source: str) -> set[str]:
                     found |= {item.value.value} if isinstance(item.value, ast.Constant) else set()
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Diagnostic":
             found |= {k.value.value for k in node.keywords if k.arg == "code" and isinstance(k.value, ast.Constant)}
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("finding", "loss"):
+            found |= {a.value for a in node.args[:1] if isinstance(a, ast.Constant)}
     return found
 
 

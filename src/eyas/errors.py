@@ -7,6 +7,8 @@ has a heading in docs/errors.md and a test.
 from enum import IntEnum
 from typing import ClassVar
 
+from eyas.diagnostic import Diagnostic, Remedies
+
 
 class ExitCode(IntEnum):
     """What the process says to its caller; `eyas --help` lists it."""
@@ -24,12 +26,13 @@ class EyasError(Exception):
     code: ClassVar[str] = "tool-error"  # kebab-case, unique, one heading each in docs/errors.md
     exit_code: ClassVar[ExitCode] = ExitCode.USAGE
 
-    def __init__(self, what: str, where: str, why: str, do: str) -> None:
+    def __init__(self, what: str, where: str, why: str, do: Remedies) -> None:
         super().__init__(what, where, why, do)  # kept in args: the error survives pickling
-        self.what, self.where, self.why, self.do = what, where, why, do
+        self.diagnostic = Diagnostic(code=self.code, severity="error", what=what, where=where, why=why, do=do)
+        self.what, self.where, self.why, self.do = what, where, why, self.diagnostic.advice
 
     def __str__(self) -> str:
-        return f"error[{self.code}]: {self.what}\n  --> {self.where}\n  = why: {self.why}\n  = do:  {self.do}"
+        return str(self.diagnostic)
 
     def as_document(self) -> dict[str, object]:
         """The error as the JSON object that `--json` prints."""

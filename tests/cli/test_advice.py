@@ -34,8 +34,6 @@ EXCEPTIONS = {
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",
     ("contract.convert.conversion_plan", "--allow"): "after `eyas convert`, where check and serve quote it",
-    ("contract.spec.convert_command", "--fix"): "within the `eyas convert` that stands before it",
-    ("contract.spec.convert_command", "--rename"): "within the `eyas convert` that stands before it",
     ("contract.reading.lookalike_findings", "--rename"): "after `eyas convert`",
     ("contract.spec.renames", "--rename"): "only convert gives renames",
     ("models.target_folder.hub_snapshot", "--include"): "of hf",

@@ -13,7 +13,7 @@ def disagreements(ledger: Ledger, outcome: dict[str, Any]) -> list[str]:
     """Every point at which the recorded outcome contradicts the ledger; [] = they agree."""
     stops = [r for r in ledger.reasons if r.verdict in ("refuses", "crash") and r.code not in _AFTER_LOADING]
     if bool(outcome["error"]) != bool(stops):
-        said = "; ".join(r.what for r in stops) or ledger.verdict
+        said = "; ".join(r.diagnostic.what for r in stops) or ledger.verdict
         return [f"the engine: {outcome['error'] or 'loaded'}; the ledger: {said}"]
     if stops:
         return _stop(ledger, outcome)
@@ -27,8 +27,8 @@ def _stop(ledger: Ledger, outcome: dict[str, Any]) -> list[str]:
     crash = next((r for r in ledger.reasons if r.code == "loader-crash"), None)
     if crash is not None and "no module or parameter named" in outcome["error"]:
         named = outcome["error"].split("named '")[1].split("'")[0]
-        if named not in crash.why:
-            return [f"raised at {named!r}, the ledger says {crash.why}"]
+        if named not in crash.diagnostic.why:
+            return [f"raised at {named!r}, the ledger says {crash.diagnostic.why}"]
     return []
 
 

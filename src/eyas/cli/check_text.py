@@ -58,7 +58,7 @@ def _verdict(label: str, ledger: Ledger, other: Ledger | None, *, alone: bool) -
 def _findings(findings: Sequence[Diagnostic]) -> list[str]:
     groups: dict[tuple[str, ...], list[Diagnostic]] = {}
     for finding in findings:
-        alike = (finding.code, finding.severity, finding.engine or "", finding.why, finding.do)
+        alike = (finding.code, finding.severity, finding.engine or "", finding.why, finding.advice)
         groups.setdefault(alike, []).append(finding)
     lines = [_block(group) for group in groups.values()]
     counts = {s: sum(f.severity == s for f in findings) for s in ("fatal", "error", "warning", "note")}

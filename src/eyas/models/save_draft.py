@@ -15,13 +15,14 @@ from torch import Tensor
 
 from eyas import __version__
 from eyas.contract.convert.sidecar import NAME, SCHEMA, contract_document
-from eyas.contract.dialects.dialect import Dialect, Loss, Written
+from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.sglang import SGLANG
 from eyas.contract.dialects.speculators import SPECULATORS
 from eyas.contract.dialects.vllm import VLLM
 from eyas.contract.files.checkpoint import TensorInfo
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import Diagnostic
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.records.atomic import atomic_folder
@@ -67,7 +68,7 @@ def choose_dialect(spec: DraftSpec, target_spec: TargetSpec | None, *, where: st
         DraftUnwritable: none of them can.
     """
     passed_over: list[str] = []
-    first: Loss | None = None
+    first: Diagnostic | None = None
     for dialect in _order(spec):
         assert dialect.write is not None, f"{dialect.name} can be written"
         written = dialect.write(spec, target_spec)
@@ -78,7 +79,7 @@ def choose_dialect(spec: DraftSpec, target_spec: TargetSpec | None, *, where: st
     assert first is not None, "there are dialects"
     raise DraftUnwritable(
         "no format can hold the draft",
-        f"{where}: {first.switch} = {getattr(spec, first.switch, '?')}",
+        f"{where}: {first.where} = {getattr(spec, first.where, '?')}",
         "; ".join(passed_over),
         "make a draft without one of these",
     )

@@ -74,8 +74,8 @@ def emulate(
     if not ledger.starts:
         raise EmulationImpossible(
             f"{ledger.engine.label} does not start with this draft",
-            ledger.reasons[0].where if ledger.reasons else ledger.engine.label,
-            ledger.reasons[0].what if ledger.reasons else ledger.verdict,
+            ledger.reasons[0].diagnostic.where if ledger.reasons else ledger.engine.label,
+            ledger.reasons[0].diagnostic.what if ledger.reasons else ledger.verdict,
             "nothing to predict: see `eyas check`",
         )
     spec, given = draft.spec, target or {}

@@ -47,9 +47,12 @@ def test_a_misspelt_draft_vocab_size_is_one_finding_with_the_rows_of_the_head(tm
     report = _check(_read(draft, tmp_path), target, "sglang==0.5.23", "vllm==0.33.0")
 
     [error] = [f for f in report.findings if f.severity in ("error", "fatal")]
-    assert error.do == f"write draft_vocab_size: {damage_matrix.DRAFT_VOCAB} in place of 'draft_vocabsize'"
+    assert error.advice == f"write \"draft_vocab_size\": {damage_matrix.DRAFT_VOCAB} in place of 'draft_vocabsize'"
     assert [ledger.verdict for ledger in report.ledgers.values()] == ["crash", "crash"]
-    assert f'"draft_vocab_size": {damage_matrix.DRAFT_VOCAB},' in report.ledgers["sglang==0.5.23"].reasons[0].do
+    assert (
+        f'"draft_vocab_size": {damage_matrix.DRAFT_VOCAB},'
+        in report.ledgers["sglang==0.5.23"].reasons[0].diagnostic.advice
+    )
     assert None not in map(report.withheld, report.ledgers)
 
 
@@ -131,7 +134,7 @@ def test_the_target_hook_is_looked_up_by_version(tmp_path):
 
     hook = [f for f in report.findings if f.code == "target-hook-missing"]
     assert [f.engine for f in hook] == ["sglang==0.5.9"]
-    assert "0.5.10 or newer" in hook[0].do
+    assert "0.5.10 or newer" in hook[0].advice
 
 
 def test_an_approximated_version_says_so_loudly(tmp_path, target):

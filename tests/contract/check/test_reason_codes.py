@@ -7,7 +7,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[3]
 CONTRACT = REPO / "src" / "eyas" / "contract"
 # helpers whose first argument is a code
-MAKERS = {"_damage", "_finding", "_note", "_refused", "_stops", "crash"}
+MAKERS = {"_damage", "finding", "loss", "_note", "_refused", "_stops", "crash"}
 
 
 def _codes() -> set[str]:
@@ -17,7 +17,7 @@ def _codes() -> set[str]:
             if not isinstance(node, ast.Call):
                 continue
             name = getattr(node.func, "id", "")
-            values = [k.value for k in node.keywords if k.arg == "code"] if name in ("Reason", "Diagnostic") else []
+            values = [k.value for k in node.keywords if k.arg == "code"] if name in ("reason", "Diagnostic") else []
             values += node.args[:1] if name in MAKERS else []
             found |= {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
     return found

@@ -103,7 +103,7 @@ def test_each_engine_version_gets_its_verdict(row, tmp_path):
     report = check(draft, target, [parse_engine(e) for e in ENGINES])
 
     found = "".join(LETTERS[ledger.severity or ledger.verdict] for ledger in report.ledgers.values())
-    assert found == EXPECTED[row], {k: [r.what for r in v.reasons] for k, v in report.ledgers.items()}
+    assert found == EXPECTED[row], {k: [r.diagnostic.what for r in v.reasons] for k, v in report.ledgers.items()}
 
 
 @pytest.mark.parametrize("row", [r for r, e in EXPECTED.items() if e != OK])
@@ -118,7 +118,7 @@ def test_a_damaged_row_is_a_finding_with_a_way_out_for_every_engine_it_hurts(row
             of_all = [f for f in report.findings if f.code == "draft-vocab-size-missing"]  # said once for all engines
             mine = of_all or [f for f in report.findings if f.engine == label and f.severity != "note"]
             assert mine, label
-            assert all(f.do and f.why and f.where for f in mine)
+            assert all(f.advice and f.why and f.where for f in mine)
 
 
 def test_the_mission_row_names_the_ten_tensors_that_are_dropped(tmp_path):
@@ -131,5 +131,5 @@ def test_the_mission_row_names_the_ten_tensors_that_are_dropped(tmp_path):
     assert all(name.startswith("layers.0.") for name in ledger.dropped)
     assert len(ledger.unfilled) == 7
     (finding,) = [f for f in report.findings if f.code == "parameters-unfilled"]
-    assert "eyas convert" in finding.do
-    assert "--to sglang" in finding.do
+    assert "eyas convert" in finding.advice
+    assert "--to sglang" in finding.advice

@@ -227,7 +227,7 @@ def test_scales_without_a_quantisation_config_are_an_error(tmp_path: Path):
 def test_every_serious_finding_says_what_to_do(tmp_path: Path):
     for number, (_, damage, _) in enumerate(CASES):
         for finding in findings(damaged(tmp_path / str(number), damage)):
-            assert finding.severity == "note" or finding.do, finding
+            assert finding.severity == "note" or finding.advice, finding
 
 
 def test_inert_keys_are_one_note(tmp_path: Path):

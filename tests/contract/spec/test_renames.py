@@ -40,7 +40,7 @@ def advised(folder: Path, target: Path) -> set[str]:
     """Every `eyas convert` that some finding advises, on any engine."""
     engines = [parse_engine(text) for text in ENGINES]
     report = check(read_checkpoint(folder), read_checkpoint(target), engines)
-    found = [re.search(r"eyas convert \S+ --to .* OUT", finding.do) for finding in report.findings]
+    found = [re.search(r"eyas convert \S+ --to .* OUT", finding.advice) for finding in report.findings]
     return {match.group() for match in found if match}
 
 
@@ -74,11 +74,11 @@ def test_advice_that_a_refusal_would_follow_is_not_given(tmp_path: Path):
 
     report = check(read_checkpoint(broken), read_checkpoint(target), [parse_engine("sglang==0.5.23")])
 
-    assert not [f.do for f in report.findings if "eyas convert" in f.do and " OUT" in f.do]
+    assert not [f.advice for f in report.findings if "eyas convert" in f.advice and " OUT" in f.advice]
     [unfilled] = [f for f in report.findings if f.code == "parameters-unfilled"]
-    assert "settle [tensor-missing] first" in unfilled.do
+    assert "settle [tensor-missing] first" in unfilled.advice
     some = next(f for f in report.findings if "blk0_input_layernorm" in f.what and f.code == "tensor-unknown")
-    assert some.do.startswith("if so: `eyas convert` with --rename blk0_*=layers.0.*,")
+    assert some.advice.startswith("if so: `eyas convert` with --rename blk0_*=layers.0.*,")
 
 
 def test_the_pair_is_told_from_both_sides(tmp_path: Path):

@@ -113,8 +113,8 @@ def test_unknown_flags_are_refused_with_their_history():
     (gone, typo) = command.findings
     assert (gone.code, gone.severity) == ("flag-unknown", "error")
     assert "up to 0.5.17" in gone.why
-    assert gone.do == "use --cuda-graph-max-bs-decode"
-    assert typo.do == "use --mem-fraction-static"
+    assert gone.advice == "use --cuda-graph-max-bs-decode"
+    assert typo.advice == "use --mem-fraction-static"
 
 
 def test_the_same_flag_is_known_where_it_still_existed():

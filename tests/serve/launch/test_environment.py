@@ -58,7 +58,7 @@ def test_a_proxy_that_would_catch_localhost_is_warned_about():
     (finding,) = environment({"http_proxy": "http://proxy:3128"}).findings
 
     assert (finding.code, finding.severity) == ("proxy-catches-localhost", "warning")
-    assert finding.do == "export no_proxy=127.0.0.1,localhost"
+    assert finding.advice == "export no_proxy=127.0.0.1,localhost"
 
 
 def test_a_proxy_with_exemptions_is_not():

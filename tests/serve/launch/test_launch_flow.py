@@ -138,7 +138,7 @@ def test_a_crash_in_the_start_is_reported_with_its_cause(tmp_path: Path):
     assert outcome.snapshot.state is StateName.CRASHED
     assert outcome.exit_code == 1
     assert outcome.snapshot.cause is not None
-    assert "no such tensor: foo" in outcome.snapshot.cause.what
+    assert "no such tensor: foo" in outcome.snapshot.cause.diagnostic.what
     assert outcome.verdict is None
 
 

@@ -43,10 +43,11 @@ def engine_of(code: str) -> str:
 def test_the_log_leads_to_its_code(code: str):
     cause = cause_of((KNOWN / f"{code}.log").read_bytes(), engine_of(code))
 
-    assert cause.code == code
-    assert "{" not in cause.what + cause.why + cause.do.replace('"num_speculative', "")
-    assert cause.what
-    assert cause.do
+    found = cause.diagnostic
+    assert found.code == code
+    assert "{" not in found.what + found.why + found.advice.replace('"num_speculative', "")
+    assert found.what
+    assert found.advice
 
 
 @pytest.mark.parametrize("code", [p.stem for p in sorted(KNOWN.glob("*.log")) if PROCESS.search(p.read_bytes())])
@@ -54,7 +55,7 @@ def test_a_vllm_that_names_no_process_leads_to_the_same_code(code: str):
     """Older releases and some wrappers print the level and the time only."""
     bare = PROCESS.sub(b"", (KNOWN / f"{code}.log").read_bytes())
 
-    assert cause_of(bare, "vllm").code == code
+    assert cause_of(bare, "vllm").diagnostic.code == code
 
 
 @pytest.mark.parametrize("code", [row.code for row in tables.known_failures() if row.code not in TEXTLESS])
@@ -68,7 +69,7 @@ def test_without_its_words_the_log_does_not_lead_to_it(code: str):
         )
         gone = gone.replace("Timeout", "").replace("Bad Gateway", "")
     assert gone != text
-    assert cause_of(gone.encode(), engine_of(code)).code != code
+    assert cause_of(gone.encode(), engine_of(code)).diagnostic.code != code
 
 
 def test_there_are_enough_and_each_once():
@@ -93,7 +94,7 @@ def test_a_healthy_log_holds_none():
 def test_groups_are_filled_into_the_words():
     cause = cause_of((KNOWN / "gpu-occupied-vllm.log").read_bytes(), "vllm")
 
-    assert "12.30 of 139.81 GiB are free" in cause.what
+    assert "12.30 of 139.81 GiB are free" in cause.diagnostic.what
 
 
 def test_every_code_has_a_heading_in_the_documentation():

@@ -132,7 +132,7 @@ def test_the_run_folder_holds_the_raw_log_the_events_and_the_timeline(bench: Ben
     events = [json.loads(line) for line in folder.events_path.read_text().splitlines()]
 
     assert last.cause is not None
-    assert last.cause.code == "cutlass-missing"
+    assert last.cause.diagnostic.code == "cutlass-missing"
     assert b"\rCapturing batches" in folder.log_path.read_bytes()
     assert timeline["outcome"] == "crashed"
     assert [e["text"] for e in events if e["kind"] == "phase"][-1] == "capturing CUDA graphs of the draft (decode)"
@@ -193,9 +193,9 @@ def test_a_kill_from_outside_is_told_from_a_self_kill(bench: Bench):
     last, _ = run_to(supervisor, StateName.CRASHED)
 
     assert last.cause is not None
-    assert last.cause.code in ("killed-from-outside", "killed-out-of-memory")
+    assert last.cause.diagnostic.code in ("killed-from-outside", "killed-out-of-memory")
     assert last.cause.exit_text.startswith("137")
-    assert "weights of the target" in last.cause.where
+    assert "weights of the target" in last.cause.diagnostic.where
 
 
 def test_exit_0_after_the_core_died_is_a_crash(bench: Bench):
@@ -288,7 +288,7 @@ def test_a_real_busy_port_is_named(bench: Bench):
         last, _ = run_to(supervisor, StateName.CRASHED)
 
     assert last.cause is not None
-    assert last.cause.code == "crash-port-busy"
+    assert last.cause.diagnostic.code == "crash-port-busy"
 
 
 @pytest.fixture
@@ -310,7 +310,7 @@ def test_an_engine_that_meets_a_full_disk_says_so(bench: Bench, small_disk: Path
     last, _ = run_to(supervisor, StateName.CRASHED)
 
     assert last.cause is not None
-    assert last.cause.code == "disk-full"
+    assert last.cause.diagnostic.code == "disk-full"
 
 
 def test_a_full_disk_below_the_run_folder_loses_our_notes_not_the_watch(small_disk: Path):

@@ -29,7 +29,7 @@ def test_a_real_crash_leads_to_its_first_cause(name: str, engine: tuple[str, str
 
     assert run.last.state is StateName.CRASHED
     assert run.last.cause is not None
-    assert run.last.cause.code == cause
+    assert run.last.cause.diagnostic.code == cause
 
 
 @pytest.mark.parametrize(("name", "engine", "code", "cause"), CRASHES)
@@ -40,7 +40,7 @@ def test_the_log_of_a_crash_alone_leads_to_the_same_cause(name: str, engine: tup
 
     assert run.last.state is StateName.CRASHED
     assert run.last.cause is not None
-    assert run.last.cause.code == cause
+    assert run.last.cause.diagnostic.code == cause
 
 
 def test_sglangs_self_kill_is_not_the_oom_killer():
@@ -59,8 +59,8 @@ def test_137_with_the_cgroups_count_is_the_oom_killer():
     world.at(end + 5, exit=ExitFacts(code=137, num_oom_kills=1))
     run = drive(world, *SGLANG, until=end + 10)
 
-    assert run.last.cause.code == "killed-out-of-memory"  # type: ignore[union-attr]
-    assert "while loading weights of the target" in run.last.cause.where  # type: ignore[union-attr]
+    assert run.last.cause.diagnostic.code == "killed-out-of-memory"  # type: ignore[union-attr]
+    assert "while loading weights of the target" in run.last.cause.diagnostic.where  # type: ignore[union-attr]
 
 
 def test_137_without_any_sign_is_somebody_elses_kill():
@@ -68,7 +68,7 @@ def test_137_without_any_sign_is_somebody_elses_kill():
     end = world.replay(EAGLE3, until=b"Load weight end")
     world.at(end + 5, exit=ExitFacts(code=137, num_oom_kills=0))
 
-    assert drive(world, *SGLANG, until=end + 10).last.cause.code == "killed-from-outside"  # type: ignore[union-attr]
+    assert drive(world, *SGLANG, until=end + 10).last.cause.diagnostic.code == "killed-from-outside"  # type: ignore[union-attr]
 
 
 def test_exit_0_after_the_core_died_is_a_crash():
@@ -102,8 +102,8 @@ def test_the_rank_that_failed_first_is_the_cause_not_its_echo():
     world.at(4, exit=137)
     run = drive(world, *SGLANG, until=10)
 
-    assert run.last.cause.code == "gpu-out-of-memory"  # type: ignore[union-attr]
-    assert run.last.cause.where.startswith("TP1")  # type: ignore[union-attr]
+    assert run.last.cause.diagnostic.code == "gpu-out-of-memory"  # type: ignore[union-attr]
+    assert run.last.cause.diagnostic.where.startswith("TP1")  # type: ignore[union-attr]
 
 
 def test_an_unknown_failure_shows_its_exception_and_traceback():
@@ -114,7 +114,7 @@ def test_an_unknown_failure_shows_its_exception_and_traceback():
     cause = drive(world, *SGLANG, until=10).last.cause
 
     assert cause is not None
-    assert (cause.code, cause.what) == ("crash-unknown", "KeyError: 'midlayer'")
+    assert (cause.diagnostic.code, cause.diagnostic.what) == ("crash-unknown", "KeyError: 'midlayer'")
     assert cause.traceback[-1] == "KeyError: 'midlayer'"
 
 
@@ -161,7 +161,11 @@ def test_a_cause_is_found_where_no_line_names_its_process():
 
     assert last.state is StateName.CRASHED
     assert last.cause is not None
-    assert (last.cause.code, last.cause.where[:29]) == ("gpu-out-of-memory", "the engine core, log line 3, ")
+    found = last.cause.diagnostic
+    assert (found.code, found.where[:29]) == (
+        "gpu-out-of-memory",
+        "the engine core, log line 3, ",
+    )
 
 
 @pytest.mark.parametrize("knows", ["process", "port", "nothing"])

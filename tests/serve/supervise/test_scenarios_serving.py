@@ -137,7 +137,7 @@ def test_a_python_that_dies_at_once_is_a_crash_with_its_argparse_error():
     world.log(1, "usage: launch_server.py [-h]\nlaunch_server.py: error: unrecognized arguments: --spec 3\n")
     world.at(2, exit=2)
 
-    assert drive(world, *SGLANG, until=10).last.cause.code == "crash-flag-unknown"  # type: ignore[union-attr]
+    assert drive(world, *SGLANG, until=10).last.cause.diagnostic.code == "crash-flag-unknown"  # type: ignore[union-attr]
 
 
 def test_a_rank_that_is_gone_is_seen_though_health_says_200():

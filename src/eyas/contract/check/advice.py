@@ -1,6 +1,5 @@
 """Whether the `eyas convert` that an engine's finding advises leads through: tried from headers, before it is said."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -14,14 +13,11 @@ from eyas.contract.files.int_map import int_map_of_bytes
 from eyas.contract.reading.draft_findings import draft_findings
 from eyas.contract.reading.lookalike_findings import renames_for
 from eyas.contract.reading.read_draft import PREFIX, read_draft
-from eyas.contract.spec.convert_command import convert_command
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.renames import Rename
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Diagnostic, errors_of
+from eyas.diagnostic import Convert, Diagnostic, Remedy, errors_of
 from eyas.errors import EyasError
-
-_COMMAND = re.compile(r"eyas convert (?:'[^']*'|\S)+ --to (\w+) OUT")
 
 
 def with_tried_advice(
@@ -38,24 +34,22 @@ def with_tried_advice(
 def _tried(
     finding: Diagnostic, reading: DraftReading | None, target: TargetSpec | None, engine: EngineVersion
 ) -> Diagnostic:
-    match = _COMMAND.search(finding.do)
-    if match is None:
+    if not any(isinstance(remedy, Convert) for remedy in finding.remedies):
         return finding
     if reading is None:
         return replace(finding, do="settle first why eyas cannot read it as a draft: it cannot be converted either")
-    instead = _instead(match[1], finding.code, reading, target, engine)
-    if instead is None:
-        return finding
-    is_command = instead.startswith("eyas convert")
-    # of a sentence around the command, the rest stays true
-    do = finding.do[: match.start()] + instead + finding.do[match.end() :] if is_command else instead
-    return replace(finding, do=do)
+    tried = [
+        _that_works(remedy, finding.code, reading, target, engine) if isinstance(remedy, Convert) else remedy
+        for remedy in finding.remedies
+    ]
+    return replace(finding, do=tuple(tried))
 
 
-def _instead(
-    dialect: str, code: str, reading: DraftReading, target: TargetSpec | None, engine: EngineVersion
-) -> str | None:
-    """What to advise instead of the plain command; None = it works."""
+def _that_works(
+    remedy: Convert, code: str, reading: DraftReading, target: TargetSpec | None, engine: EngineVersion
+) -> Remedy:
+    """The remedy, with the renames that it needs; or what to do before it, or instead."""
+    dialect = remedy.to
     renames: tuple[Rename, ...] = ()
     bad = _errors(reading, target)
     if bad and (renames := renames_for(reading)):
@@ -70,12 +64,12 @@ def _instead(
     try:
         plan = plan_conversion(reading, dialect_named(dialect), target)
     except ConversionNeedsWeights:
-        return None  # a header dump: the command names the folder that it was made of
+        return remedy  # a header dump: the command names the folder that it was made of
     except EyasError as error:
         return f"`eyas convert --to {dialect}` does not do it ({error.what}): {error.do}"
     if code in _codes_after(plan, reading, target, engine):
         return f"export the draft again as {engine.engine} wants it; `eyas convert --to {dialect}` does not cure this"
-    return convert_command(reading.checkpoint.where, dialect, renames) if renames else None
+    return replace(remedy, rename=tuple(map(str, renames)))
 
 
 def _errors(reading: DraftReading, target: TargetSpec | None) -> list[Diagnostic]:

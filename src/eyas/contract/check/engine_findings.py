@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from eyas.contract.engines.loading.ledger import FINDING_SEVERITY, Ledger, Reason, verdict_of
+from eyas.contract.engines.loading.ledger import Ledger, Reason, reason, verdict_of
 from eyas.contract.engines.version import EngineVersion
-from eyas.diagnostic import Diagnostic, Severity
+from eyas.diagnostic import Diagnostic
 from eyas.talk import counted
 
 
 def engine_findings(ledger: Ledger, other: Ledger | None, where: str) -> list[Diagnostic]:
     """All that one engine has to say about a draft."""
     label = ledger.engine.label
-    findings = [_finding(reason, label) for reason in ledger.reasons]
+    findings = [replace(reason.diagnostic, engine=label) for reason in ledger.reasons]
     findings += _notes(ledger, where, label)
     if other is not None:
         findings += _runner(ledger, other, where, label)
@@ -26,7 +26,7 @@ def with_random_embedding(ledger: Ledger, where: str) -> Ledger:
     uses = any(p.name == "model.embed_tokens.weight" and p.state == "filled" for p in ledger.parameters)
     if not ledger.starts or not uses:
         return ledger
-    reason = Reason(
+    noise = reason(
         code="embedding-random-used",
         verdict="silent-damage",
         severity="fatal",
@@ -36,7 +36,7 @@ def with_random_embedding(ledger: Ledger, where: str) -> Ledger:
         do="drop embed_tokens.weight from the checkpoint: the target's is then shared",
         items=("embed_tokens.weight",),
     )
-    reasons = (*ledger.reasons, reason)
+    reasons = (*ledger.reasons, noise)
     verdict, severity = verdict_of(reasons)
     return replace(ledger, reasons=reasons, verdict=verdict, severity=severity)
 
@@ -47,23 +47,10 @@ def without_consequences(findings: Sequence[Diagnostic]) -> list[Diagnostic]:
         return list(findings)
 
     def repeats(finding: Diagnostic) -> bool:
-        is_size = finding.code == "loader-crash" and finding.where.endswith(("lm_head.weight", "d2t"))
-        return finding.engine is not None and (is_size or finding.code == "draft-vocab-key-missing")
+        is_size = finding.code == "loader-crash" and set(finding.items) & {"lm_head.weight", "d2t"}
+        return finding.engine is not None and bool(is_size or finding.code == "draft-vocab-key-missing")
 
     return [f for f in findings if not repeats(f)]
-
-
-def _finding(reason: Reason, label: str) -> Diagnostic:
-    severity: Severity = "error" if reason.severity is None else FINDING_SEVERITY[reason.severity]
-    return Diagnostic(
-        code=reason.code,
-        severity=severity,
-        what=reason.what,
-        where=reason.where,
-        why=reason.why,
-        do=reason.do,
-        engine=label,
-    )
 
 
 def _note(code: str, what: str, where: str, why: str, label: str) -> Diagnostic:
@@ -99,7 +86,10 @@ def _runner(ledger: Ledger, other: Ledger, where: str, label: str) -> list[Diagn
         return []
     default = "the default" if ledger.engine.runner_is_default else "not the default"
     new: Sequence[Reason] = [r for r in other.reasons if r.code not in {x.code for x in ledger.reasons}]
-    because = "; ".join(f"{r.what} ({r.why})" for r in new) or f"boundaries {other.aux} instead of {ledger.aux}"
+    because = (
+        "; ".join(f"{r.diagnostic.what} ({r.diagnostic.why})" for r in new)
+        or f"boundaries {other.aux} instead of {ledger.aux}"
+    )
     return [
         Diagnostic(
             code="runner-differs",

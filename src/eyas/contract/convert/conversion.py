@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from eyas.contract.dialects.dialect import Loss
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import Diagnostic
 from eyas.errors import ExitCode, EyasError
 
 Fix = Literal["d2t-absolute"]
@@ -121,7 +121,7 @@ class ConversionPlan:
     tensors: tuple[PlannedTensor, ...]
     dropped: Mapping[str, str] = field(default_factory=dict)
     allowed: Mapping[str, str] = field(default_factory=dict)
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[Diagnostic, ...] = ()
     side_files: Mapping[str, Any] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     copied_from_target: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from eyas.contract.convert.conversion import (
     SourceView,
 )
 from eyas.contract.convert.target_embedding import TargetEmbedding, find_target_embedding
-from eyas.contract.dialects.dialect import Dialect, Loss, Written
+from eyas.contract.dialects.dialect import ELSEWHERE, NEEDS_TARGET, Dialect, Written, loss
 from eyas.contract.files.checkpoint import DTYPE_BITS
 from eyas.contract.files.int_map import is_absolute, map_bytes, mask_bytes, offsets_of_absolute, target_ids
 from eyas.contract.reading.draft_findings import draft_findings
@@ -25,7 +25,7 @@ from eyas.contract.reading.read_draft import PREFIX
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Diagnostic, errors_of
+from eyas.diagnostic import Diagnostic, Flag, Remedy, errors_of
 from eyas.talk import counted
 
 _EMBEDDING = "embed_tokens.weight"
@@ -77,7 +77,7 @@ def plan_conversion(
         config=_renamed_quantization(written, reading),
         tensors=tensors,
         dropped=_dropped(reading, written),
-        allowed={**damage, **{loss.code: loss.what for loss in written.losses}},
+        allowed={**damage, **{lost.code: lost.what for lost in written.losses}},
         losses=written.losses,
         side_files=_side_files(reading),
         left_out=_left_out(reading),
@@ -116,7 +116,7 @@ def _damage(reading: DraftReading, target: TargetSpec | None, allow: Sequence[st
             f"the draft has {counted(len(refused), 'error')}; nothing was written",
             reading.checkpoint.where,
             _list(refused),
-            f"{refused[0].do}; or go on with it as it is: {flags}",
+            f"{refused[0].advice}; or go on with it as it is: {flags}",
         )
     return {finding.code: finding.what for finding in found}
 
@@ -133,31 +133,31 @@ def _first_of(whats: Sequence[str]) -> str:
     return "; ".join(whats[:6]) + (f" and {len(whats) - 6} more" if len(whats) > 6 else "")
 
 
-def _refuse(lost: Sequence[Loss], dialect: Dialect, reading: DraftReading, allow: Sequence[str]) -> None:
-    refused = [loss for loss in lost if loss.code not in allow or not loss.is_allowable]
+def _refuse(lost: Sequence[Diagnostic], dialect: Dialect, reading: DraftReading, allow: Sequence[str]) -> None:
+    flags = {one.code: [r for r in one.remedies if isinstance(r, Flag) and r.name == "--allow"] for one in lost}
+    refused = [one for one in lost if one.code not in allow or not flags[one.code]]
     if not refused:
         return
-    hopeless = [loss for loss in refused if not loss.is_allowable]
-    if hopeless:
-        do = "choose another format"
-    else:
-        do = f"choose another format, or lose it knowingly: --allow {' --allow '.join(loss.code for loss in refused)}"
-        if any(loss.needs_target for loss in refused):
-            do = f"name the target, whose depth tells the layer ids: --target T; else {do}"
+    do: tuple[Remedy, ...] = (ELSEWHERE,)
+    if all(flags[one.code] for one in refused):
+        words = " ".join(f"{flag.name} {flag.value}" for one in refused for flag in flags[one.code])
+        do = (ELSEWHERE, f"lose it knowingly: {words}")
+        if any(NEEDS_TARGET in one.remedies for one in refused):
+            do = (NEEDS_TARGET, *do)
     raise ConversionRefused(
         f"{dialect.name} cannot hold this draft",
         reading.checkpoint.where,
-        "\n           ".join(f"[{loss.code}] {loss.switch}: {loss.what}" for loss in refused),
+        "\n           ".join(f"[{one.code}] {one.where}: {one.what}" for one in refused),
         do,
     )
 
 
-def _map_loss(reading: DraftReading, written: Written, dialect: Dialect) -> tuple[Loss, ...]:
+def _map_loss(reading: DraftReading, written: Written, dialect: Dialect) -> tuple[Diagnostic, ...]:
     d2t = reading.int_maps.get("d2t")
     if d2t is None or "d2t" in written.names or (d2t.minimum == 0 and d2t.maximum == 0):
         return ()
     what = f"{dialect.name} has no d2t when the vocabularies are equal; this one is a permutation, not the identity"
-    return (Loss(code="loss-vocab-map", switch="d2t", what=what),)
+    return (loss("loss-vocab-map", "d2t", what),)
 
 
 def _with_embedding(

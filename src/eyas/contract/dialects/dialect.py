@@ -8,25 +8,22 @@ from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import Diagnostic, Flag, finding
+
+NEEDS_TARGET = Flag("--target", "T", "(its depth tells the layer ids)")
+ELSEWHERE = "choose another format"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+def loss(code: str, switch: str, what: str, *, is_allowable: bool = True, needs_target: bool = False) -> Diagnostic:
     """Something of the draft that a format cannot hold.
 
-    Attributes:
-        code: what `--allow` takes.
+    Args:
         switch: field of `DraftSpec`, or tensor, that is lost.
-        what: the sentence for the user.
-        is_allowable: a draft that is written all the same still has a function; False = there is nothing to write.
+        is_allowable: a draft that is written without it still has a function; False = nothing can be written.
         needs_target: it is lost only because no target was given.
     """
-
-    code: str
-    switch: str
-    what: str
-    is_allowable: bool = True
-    needs_target: bool = False
+    do = *((NEEDS_TARGET,) if needs_target else ()), ELSEWHERE, *((Flag("--allow", code),) if is_allowable else ())
+    return finding(code, "error", what, switch, "the format has no place for it", do, items=(switch,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +45,7 @@ class Written:
     names: Mapping[str, str]
     derived: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, str] = field(default_factory=dict)
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[Diagnostic, ...] = ()
     container: Literal["safetensors", "bin"] = "safetensors"
     notes: tuple[str, ...] = ()
 

@@ -5,7 +5,7 @@ Source: SafeAILab/EAGLE cb7e0841 `eagle/model/cnets.py` (`_init_rope`: linear an
 
 from dataclasses import replace
 
-from eyas.contract.dialects.dialect import Dialect, Loss, Written
+from eyas.contract.dialects.dialect import Dialect, Written, loss
 from eyas.contract.dialects.evidence import architecture, has_tensor, is_bin, is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
@@ -16,6 +16,7 @@ from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.layer_ids import default_boundaries
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import SINGLE_MIDLAYER_NAMES
+from eyas.diagnostic import Diagnostic
 
 _STYLE = FlatStyle(
     limits=Limits(
@@ -61,7 +62,7 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     return replace(written, losses=(*written.losses, *fixed_boundaries(spec, target, "the EAGLE repository")))
 
 
-def fixed_boundaries(spec: DraftSpec, target: TargetSpec | None, format_name: str) -> tuple[Loss, ...]:
+def fixed_boundaries(spec: DraftSpec, target: TargetSpec | None, format_name: str) -> tuple[Diagnostic, ...]:
     """The loss of a format without layer ids, whose reader always taps the default boundaries."""
     layers = target.num_layers if target else (spec.target or {}).get("num_layers")
     if spec.aux_boundaries is None or (isinstance(layers, int) and spec.aux_boundaries == default_boundaries(layers)):
@@ -72,10 +73,10 @@ def fixed_boundaries(spec: DraftSpec, target: TargetSpec | None, format_name: st
         else "those of its target are not known"
     )
     return (
-        Loss(
-            code="loss-aux-boundaries",
-            switch="aux_boundaries",
-            what=f"{format_name} has no layer ids and taps the default boundaries; the draft's are"
+        loss(
+            "loss-aux-boundaries",
+            "aux_boundaries",
+            f"{format_name} has no layer ids and taps the default boundaries; the draft's are"
             f" {list(spec.aux_boundaries)}, {why}",
             needs_target=target is None and not isinstance(layers, int),
         ),

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from eyas.contract.dialects.dialect import Loss, Written
+from eyas.contract.dialects.dialect import Written, loss
 from eyas.contract.dialects.limits import Limits, dropped_by, losses
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.layer_ids import Convention, LayerIds, LayerIdsUnwritable, sglang_convention
 from eyas.contract.spec.rope import write_rope
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import NameStyle, stored_name
+from eyas.diagnostic import Diagnostic
 
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32", "F64": "float64"}
 # what an engine taps without ids: contract/engines/loading/aux_capture.py
@@ -193,7 +194,7 @@ def _dropped(spec: DraftSpec, names: Mapping[str, str], lost: Mapping[str, str],
 
 def _eagle_config(
     spec: DraftSpec, target: TargetSpec | None, style: FlatStyle
-) -> tuple[dict[str, Any], list[Loss], list[str]]:
+) -> tuple[dict[str, Any], list[Diagnostic], list[str]]:
     if spec.aux_boundaries is None or style.nested_ids is None:
         return {}, [], []
     convention: Convention = "boundary"
@@ -206,7 +207,7 @@ def _eagle_config(
     try:
         ids = LayerIds.of_boundaries(spec.aux_boundaries, convention, layers)
     except LayerIdsUnwritable as error:
-        return {}, [Loss(code="loss-aux-boundaries", switch="aux_boundaries", what=error.what)], []
+        return {}, [loss("loss-aux-boundaries", "aux_boundaries", error.what)], []
     notes = []
     if convention == "first-is-1" and ids.ids == spec.aux_boundaries:
         notes.append(
@@ -220,7 +221,7 @@ def _eagle_config(
     return keys, [], notes
 
 
-def _without_lost(config: dict[str, Any], lost: tuple[Loss, ...]) -> None:
+def _without_lost(config: dict[str, Any], lost: tuple[Diagnostic, ...]) -> None:
     """The written config describes what is written, not what the source was."""
     off = {
         "loss-residual": ("norm_before_residual", False),
@@ -229,7 +230,7 @@ def _without_lost(config: dict[str, Any], lost: tuple[Loss, ...]) -> None:
         "loss-mlp-bias": ("mlp_bias", False),
         "loss-fc-bias": ("bias", False),
     }
-    codes = {loss.code for loss in lost}
+    codes = {one.code for one in lost}
     for code, (key, value) in off.items():
         if code in codes:
             config[key] = value

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
-from eyas.contract.dialects.dialect import Loss
+from eyas.contract.dialects.dialect import loss
 from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.diagnostic import Diagnostic
 
 ALL_AUX_NORMS = frozenset({"none", "over-concat", "per-state"})
 
@@ -39,10 +40,10 @@ class Limits:
     fixed_aux: bool = False
 
 
-def losses(spec: DraftSpec, limits: Limits) -> tuple[Loss, ...]:
+def losses(spec: DraftSpec, limits: Limits) -> tuple[Diagnostic, ...]:
     """Everything of `spec` that the format cannot hold, in reading order; () = it can hold the draft."""
     return tuple(
-        Loss(code=code, switch=switch, what=f"{limits.format} {what}", is_allowable=is_allowable)
+        loss(code, switch, f"{limits.format} {what}", is_allowable=is_allowable)
         for is_lost, code, switch, what, is_allowable in (*_structure(spec, limits), *_switches(spec, limits))
         if is_lost
     )
@@ -150,7 +151,7 @@ def _switches(spec: DraftSpec, limits: Limits) -> tuple[_Row, ...]:
     )
 
 
-def dropped_by(spec: DraftSpec, lost: tuple[Loss, ...]) -> dict[str, str]:
+def dropped_by(spec: DraftSpec, lost: tuple[Diagnostic, ...]) -> dict[str, str]:
     """Canonical name -> loss code of the tensors that go with the losses."""
     patterns = {
         "loss-aux-norm": ("input_norm.", "fc_norm."),
@@ -161,8 +162,6 @@ def dropped_by(spec: DraftSpec, lost: tuple[Loss, ...]) -> dict[str, str]:
         "loss-embedding": ("embed_tokens.",),
     }
     found: dict[str, str] = {}
-    for loss in lost:
-        for name in spec.tensors:
-            if any(part in name for part in patterns.get(loss.code, ())):
-                found[name] = loss.code
+    for code in (found_loss.code for found_loss in lost):
+        found.update({n: code for n in spec.tensors if any(part in n for part in patterns.get(code, ()))})
     return found

@@ -6,7 +6,7 @@ from typing import Any
 from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
 from eyas.contract.spec.config_reader import ConfigReader
 from eyas.contract.spec.draft_reading import DraftReading
-from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import FC_COLUMNS, DraftSpec
 from eyas.contract.spec.layer_ids import LayerIds, default_boundaries, guess_convention
 from eyas.contract.spec.read_config import ConfigSource, read_fields
 from eyas.contract.spec.target_spec import TargetSpec
@@ -100,6 +100,7 @@ def unknown_tensor(stored: str, checkpoint: Checkpoint) -> Diagnostic:
         where=f"{checkpoint.where}: {info.file or 'dump'}",
         why="no EAGLE-3 draft that eyas knows has it: engines drop it in silence or crash on it",
         do="remove it if it belongs to the trainer, or report it with `eyas header`",
+        items=(stored,),
     )
 
 
@@ -122,7 +123,7 @@ def _aux(
         stated = len(boundaries)
     fc, width = tensors.get("fc.weight"), int(fields["target_hidden_size"])
     if stated is None and fc is not None and len(fc.shape) == 2 and fc.shape[1] % width == 0 and fc.shape[1]:
-        num_aux, source_of = fc.shape[1] // width, "columns of fc / target_hidden_size"
+        num_aux, source_of = fc.shape[1] // width, FC_COLUMNS
     else:
         num_aux, source_of = stated or 3, "config.json" if stated else "the usual 3"
     if boundaries is None and layers is not None and num_aux == 3:

@@ -5,7 +5,7 @@ Source: SGLang 0.5.23 `llama_eagle3.py`, `kimi_k25_eagle3.py`; SpecForge `export
 
 from dataclasses import replace
 
-from eyas.contract.dialects.dialect import Dialect, Loss, Written
+from eyas.contract.dialects.dialect import Dialect, Written, loss
 from eyas.contract.dialects.evidence import architecture, has_tensor
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
@@ -49,10 +49,10 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     is_interleaved_gqa = spec.rope.interleaved and spec.draft_class == "gqa"
     written = write_flat(spec, target, _STYLE, {"rope_is_neox_style": False if is_interleaved_gqa else None})
     if spec.num_aux == 1 and spec.target_hidden_size == spec.hidden_size:
-        skipped = Loss(
-            code="loss-num-aux",
-            switch="num_aux",
-            what="SGLang skips fc when one aux state is as wide as the draft (it compares widths)",
+        skipped = loss(
+            "loss-num-aux",
+            "num_aux",
+            "SGLang skips fc when one aux state is as wide as the draft (it compares widths)",
         )
         return replace(written, losses=(*written.losses, skipped))
     return written

@@ -6,7 +6,7 @@ Source: speculators 0.9.0 `config.py`, `models/eagle3/config.py`; vLLM 0.33.0 `c
 from collections.abc import Mapping
 from typing import Any
 
-from eyas.contract.dialects.dialect import Dialect, Loss, Written
+from eyas.contract.dialects.dialect import Dialect, Written, loss
 from eyas.contract.dialects.flat_config import (
     layer_config,
     stored_names,
@@ -92,10 +92,10 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     lost = list(losses(spec, _LIMITS))
     if spec.aux_boundaries is None:
         lost.append(
-            Loss(
-                code="loss-aux-boundaries",
-                switch="aux_boundaries",
-                what="speculators writes aux layer ids; they are not known",
+            loss(
+                "loss-aux-boundaries",
+                "aux_boundaries",
+                "speculators writes aux layer ids; they are not known",
                 needs_target=target is None and spec.num_aux == 3,
             )
         )
@@ -111,7 +111,7 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
         derived.update(dict.fromkeys(zeros, "zeros"))
     switches = switch_config(spec)
     num_aux = switches.pop("num_aux_hidden_states")
-    codes = {loss.code for loss in lost}
+    codes = {one.code for one in lost}
     layer = layer_config(spec, "qwen3" if spec.qk_norm else "llama")
     layer.update({"num_aux_hidden_states": num_aux, "tie_word_embeddings": False, **spec.token_ids})
     config: dict[str, Any] = {

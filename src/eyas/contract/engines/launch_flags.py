@@ -9,10 +9,10 @@ from eyas.contract.engines.loading.ledger import Ledger
 from eyas.contract.engines.loading.position_reasons import needs_window_flag
 from eyas.contract.engines.loading.select_class import rules_for
 from eyas.contract.engines.version import EngineVersion, at_least
-from eyas.contract.spec.convert_command import draft_folder
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import draft_folder
 
 _ALLOW_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 # scaling types whose cache is simply made longer. Source: vllm/config/speculative.py _CACHE_ONLY_ROPE_TYPES

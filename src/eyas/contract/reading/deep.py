@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from eyas.contract.files.checkpoint import Checkpoint, IntMap, TensorInfo
 from eyas.contract.files.tensor_sample import Statistics, can_read, cosine, rows, statistics
 from eyas.contract.spec.draft_reading import DraftReading
-from eyas.diagnostic import Diagnostic, Severity
+from eyas.diagnostic import Diagnostic, finding
 from eyas.talk import counted
 
 _SAMPLED_ROWS = 48
@@ -36,7 +36,7 @@ def deep_check(reading: DraftReading, target: Checkpoint | None) -> DeepReport:
     """Everything that data say about the draft, and about it and `target` where its weights are there."""
     draft, spec = reading.checkpoint, reading.spec
     if draft.root is None:
-        note = _finding("deep-no-data", "note", "a header dump holds no data", draft.where, "nothing to read deeply")
+        note = finding("deep-no-data", "note", "a header dump holds no data", draft.where, "nothing to read deeply")
         return DeepReport(findings=(note,))
     findings: list[Diagnostic] = []
     num_sampled = 0
@@ -48,7 +48,7 @@ def deep_check(reading: DraftReading, target: Checkpoint | None) -> DeepReport:
     if num_sampled:
         what = f"{counted(num_sampled, 'tensor was', 'tensors were')} looked at in samples"
         why = "numpy is not installed: a NaN between the samples is not seen"
-        findings.append(_finding("deep-sampled", "note", what, draft.where, why, "pip install numpy"))
+        findings.append(finding("deep-sampled", "note", what, draft.where, why, "pip install numpy"))
     embedding, is_random = _embedding(reading, target)
     return DeepReport(
         findings=(*findings, *embedding, *_head(reading, target)),
@@ -56,15 +56,11 @@ def deep_check(reading: DraftReading, target: Checkpoint | None) -> DeepReport:
     )
 
 
-def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str = "") -> Diagnostic:
-    return Diagnostic(code=code, severity=severity, what=what, where=where, why=why, do=do)
-
-
 def _judge(name: str, info: TensorInfo, found: Statistics, where: str) -> list[Diagnostic]:
     place = f"{where}: {name}"
     if found.num_bad:
         return [
-            _finding(
+            finding(
                 "values-not-finite",
                 "fatal",
                 f"{name} has {found.num_bad} values that are NaN or infinite",
@@ -77,12 +73,12 @@ def _judge(name: str, info: TensorInfo, found: Statistics, where: str) -> list[D
     if found.minimum == found.maximum:
         if is_norm and found.minimum == 1.0:
             why = "a norm that training never moved, or that was never loaded into the trainer's export"
-            return [_finding("norm-untouched", "note", f"{name} is all ones", place, why)]
+            return [finding("norm-untouched", "note", f"{name} is all ones", place, why)]
         if name.endswith(".bias"):
             return []
         why = "a tensor that was allocated and never written, or a head that collapsed"
         what = f"{name} is constant: {found.minimum:g}"
-        return [_finding("values-constant", "error", what, place, why, "export the draft again")]
+        return [finding("values-constant", "error", what, place, why, "export the draft again")]
     return _looks_fresh(name, info, found, place) if len(info.shape) == 2 else []
 
 
@@ -97,7 +93,7 @@ def _looks_fresh(name: str, info: TensorInfo, found: Statistics, place: str) -> 
         return []
     kind = "torch.nn.Linear starts with" if is_uniform else "transformers starts with (normal, 0.02)"
     return [
-        _finding(
+        finding(
             "values-look-untrained",
             "warning",
             f"{name} has the distribution that {kind}",
@@ -136,13 +132,13 @@ def _embedding(reading: DraftReading, target: Checkpoint | None) -> tuple[list[D
     place = f"{draft.where}: embed_tokens.weight"
     if likeness > _EQUAL:
         what = "the draft's embedding equals the target's"
-        return [_finding("embedding-equal", "note", what, place, "it need not be stored")], False
+        return [finding("embedding-equal", "note", what, place, "it need not be stored")], False
     if likeness > _RELATED:
         what = f"the draft has its own embedding (mean cosine {likeness:.2f} with the target's)"
         why = "vLLM uses it; SGLang overwrites it with the target's unless target_hidden_size differs"
-        return [_finding("embedding-own", "warning", what, place, why, "serve it with vLLM, or accept the loss")], False
+        return [finding("embedding-own", "warning", what, place, why, "serve it with vLLM, or accept the loss")], False
     return [
-        _finding(
+        finding(
             "embedding-random",
             "error",
             f"the draft's embedding has nothing to do with the target's (mean cosine {likeness:.3f})",
@@ -174,7 +170,7 @@ def _repeated(draft: Checkpoint, info: TensorInfo, d2t: IntMap) -> list[Diagnost
     if same < 0.9 * len(picked):
         return []
     return [
-        _finding(
+        finding(
             "head-sliced-by-offsets",
             "fatal",
             "rows of lm_head repeat wherever two draft ids have the same offset",
@@ -212,7 +208,7 @@ def _against_target(
     if best > max(_RELATED, as_mapped + 0.3):
         what = f"rows of lm_head are {name} (mean cosine {best:.2f}), not those that d2t names ({as_mapped:.2f})"
         return [
-            _finding(
+            finding(
                 "head-rows-disagree",
                 "fatal",
                 what,
@@ -222,5 +218,5 @@ def _against_target(
             )
         ]
     if as_mapped > _EQUAL:
-        return [_finding("head-frozen", "note", "rows of lm_head are the target's, by d2t", place, "a frozen head")]
+        return [finding("head-frozen", "note", "rows of lm_head are the target's, by d2t", place, "a frozen head")]
     return []

@@ -12,11 +12,11 @@ from eyas.contract.reading.map_findings import map_findings
 from eyas.contract.reading.target_findings import target_findings
 from eyas.contract.reading.trainer_findings import trainer_findings
 from eyas.contract.spec.draft_reading import DraftReading
-from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import FC_COLUMNS, DraftSpec
 from eyas.contract.spec.expected_tensors import Expected, expected_tensors
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import SCALE_SUFFIXES, module_and_kind
-from eyas.diagnostic import Diagnostic, Severity
+from eyas.diagnostic import Diagnostic, Edit, finding
 from eyas.talk import counted
 
 _FLOATS = ("BF16", "F16", "F32")
@@ -40,17 +40,14 @@ def _found(reading: DraftReading, target: TargetSpec | None) -> list[Diagnostic]
 
 def _with_misspelt_size(of_config: Sequence[Diagnostic], of_maps: Sequence[Diagnostic]) -> list[Diagnostic]:
     """Both, where the unknown key that is draft_vocab_size misspelt and its absence are one finding."""
-    typo = next((f for f in of_config if f.code == "config-key-unknown" and "'draft_vocab_size'" in f.do), None)
+    typo = next((f for f in of_config if f.code == "config-key-unknown" and "draft_vocab_size" in f.items), None)
     absent = next((f for f in of_maps if f.code == "draft-vocab-size-missing"), None)
     if typo is None or absent is None:
         return [*of_config, *of_maps]
-    key = typo.what.removeprefix("unknown config key ")
-    one = replace(absent, what=f"{absent.what}; {typo.what}", do=f"{absent.do} in place of {key}")
+    assert isinstance(absent.do, Edit), "map_findings says what to write"
+    do = replace(absent.do, remark=f" in place of {typo.items[0]!r}")
+    one = replace(absent, what=f"{absent.what}; {typo.what}", do=do)
     return [one if f is absent else f for f in (*of_config, *of_maps) if f is not typo]
-
-
-def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str) -> Diagnostic:
-    return Diagnostic(code=code, severity=severity, what=what, where=where, why=why, do=do)
 
 
 def _tensor_findings(spec: DraftSpec, where: str) -> list[Diagnostic]:
@@ -105,20 +102,21 @@ def _is_quantized(name: str, quantized: dict[str, str]) -> bool:
 
 def _missing(name: str, entry: Expected, where: str) -> Diagnostic:
     is_fatal = name in ("fc.weight", "lm_head.weight") or name == "norm.weight"
-    return _finding(
+    return finding(
         "tensor-missing",
         "fatal" if is_fatal else "error",
         f"{name} {list(entry.shape)} is missing",
         where,
         "no engine notices: the parameter keeps what memory held (a norm: ones), and the draft proposes worse",
         "export the draft again with this tensor",
+        items=(name,),
     )
 
 
 def _extra(name: str, info: TensorInfo, spec: DraftSpec, where: str) -> Diagnostic:
     if name.endswith(".bias"):
         key = "attention_bias" if ".self_attn." in name else "mlp_bias" if ".mlp." in name else "bias"
-        return _finding(
+        return finding(
             "extra-bias",
             "error",
             f"{name} {list(info.shape)} is not part of the draft that config.json describes",
@@ -132,14 +130,14 @@ def _extra(name: str, info: TensorInfo, spec: DraftSpec, where: str) -> Diagnost
         reason, do = f"config.json does not set {key}: engines drop it or crash", f"set {key} to true in config.json"
     elif name.startswith("layers.") and int(name.split(".")[1]) >= spec.num_layers:
         reason, do = f"num_hidden_layers is {spec.num_layers}", "set num_hidden_layers to the layers that were trained"
-    return _finding(
+    return finding(
         "tensor-unexpected", "error", f"{name} {list(info.shape)} has no place in this draft", where, reason, do
     )
 
 
 def _shape(name: str, info: TensorInfo, entry: Expected, spec: DraftSpec, where: str) -> Diagnostic:
     if name == "fc.weight":
-        return _finding(
+        return finding(
             "fc-width",
             "fatal",
             f"fc.weight is {list(info.shape)}, the config makes it {list(entry.shape)}",
@@ -148,7 +146,7 @@ def _shape(name: str, info: TensorInfo, entry: Expected, spec: DraftSpec, where:
             f" {spec.hidden_size} out ({spec.provenance.get('num_aux', '')})",
             "correct the aux layer ids, num_aux_hidden_states or target_hidden_size, or export fc again",
         )
-    return _finding(
+    return finding(
         "tensor-shape",
         "error",
         f"{name} is {list(info.shape)}, the config makes it {list(entry.shape)}",
@@ -162,7 +160,7 @@ def _dtype(name: str, info: TensorInfo, where: str) -> Diagnostic:
     why = "engines cast the numbers as they are"
     if info.dtype in _FP8:
         why = "fp8 values without a scale: engines cast them into the weight as they are"
-    return _finding(
+    return finding(
         "tensor-dtype",
         "error",
         f"{name} is {info.dtype}",
@@ -176,7 +174,7 @@ def _quantized_note(spec: DraftSpec, quantized: dict[str, str], where: str) -> D
     kinds = sorted(set(quantized.values()))
     method = (spec.quantization or {}).get("quant_method") or (spec.quantization or {}).get("quant_algo")
     if spec.quantization is None:
-        return _finding(
+        return finding(
             "quantization-undeclared",
             "error",
             f"{counted(len(quantized), 'module is', 'modules are')} quantised ({', '.join(kinds)}), config.json has no"
@@ -187,7 +185,7 @@ def _quantized_note(spec: DraftSpec, quantized: dict[str, str], where: str) -> D
         )
     if "nothing" in kinds:
         alone = next(module for module, kind in quantized.items() if kind == "nothing")
-        return _finding(
+        return finding(
             "tensor-missing", "error", f"{alone} has scales but no weight", where, "nothing to scale", "export it again"
         )
     bits = min(DTYPE_BITS[kind] for kind in kinds)
@@ -217,10 +215,10 @@ def _mixed_dtypes(spec: DraftSpec, where: str) -> list[Diagnostic]:
 
 
 def _fc_unstated(spec: DraftSpec, where: str) -> list[Diagnostic]:
-    if spec.num_aux == 3 or not spec.provenance.get("num_aux", "").startswith("columns of fc"):
+    if spec.num_aux == 3 or spec.provenance.get("num_aux") != FC_COLUMNS:
         return []
     return [
-        _finding(
+        finding(
             "fc-width",
             "fatal",
             f"fc.weight takes {spec.num_aux} aux states, the config names none",

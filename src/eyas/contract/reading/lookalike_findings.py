@@ -6,11 +6,10 @@ from dataclasses import replace
 from eyas.contract.dialects.registry import dialect_named
 from eyas.contract.reading.lookalikes import as_renames, lookalikes
 from eyas.contract.reading.read_draft import read_draft
-from eyas.contract.spec.convert_command import convert_command
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.renames import Rename
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Diagnostic, errors_of
+from eyas.diagnostic import Convert, Diagnostic, Remedies, errors_of
 from eyas.errors import EyasError
 
 
@@ -37,7 +36,7 @@ def with_lookalikes(
     do = _advice(reading, target, renames, judge)
     canonical = {_bare(new): old for old, new in pairs.items()}
     for finding in findings:
-        name = finding.what.split(" ")[2] if finding.code == "tensor-unknown" else finding.what.split(" ")[0]
+        name = finding.items[0] if finding.items else ""
         if finding.code == "tensor-unknown" and name in pairs:
             what = f"{finding.what}; did you mean {pairs[name]}? That one is missing and has this shape"
             found.append(replace(finding, what=what, do=do))
@@ -53,7 +52,7 @@ def _advice(
     target: TargetSpec | None,
     renames: Sequence[Rename],
     judge: Callable[[DraftReading], Iterable[Diagnostic]],
-) -> str:
+) -> Remedies:
     words = " ".join(f"--rename {rename}" for rename in renames)
     try:
         left = errors_of(judge(read_draft(reading.checkpoint, target, renames)))
@@ -63,7 +62,9 @@ def _advice(
         codes = ", ".join(dict.fromkeys(f"[{finding.code}]" for finding in left))
         return f"if so: `eyas convert` with {words}, once {codes} is settled too"
     to = reading.dialect if dialect_named(reading.dialect).write else "vllm"
-    return f"{convert_command(reading.checkpoint.where, to, renames)}  # if it is that one: shapes cannot prove it"
+    names = tuple(map(str, renames))
+    remark = " # if it is that one: shapes cannot prove it"
+    return Convert(draft=reading.checkpoint.where, to=to, rename=names, remark=remark)
 
 
 def _bare(name: str) -> str:

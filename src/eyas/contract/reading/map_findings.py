@@ -2,10 +2,9 @@
 
 from eyas.contract.files.checkpoint import IntMap
 from eyas.contract.files.int_map import is_absolute
-from eyas.contract.spec.convert_command import convert_command
 from eyas.contract.spec.draft_reading import DraftReading
-from eyas.contract.spec.draft_spec import DraftSpec
-from eyas.diagnostic import Diagnostic, Severity
+from eyas.contract.spec.draft_spec import HEAD_ROWS, DraftSpec
+from eyas.diagnostic import Convert, Diagnostic, Edit, finding
 
 
 def map_findings(reading: DraftReading) -> list[Diagnostic]:
@@ -14,7 +13,7 @@ def map_findings(reading: DraftReading) -> list[Diagnostic]:
     d2t, t2d = reading.int_maps.get("d2t"), reading.int_maps.get("t2d")
     findings = _head(spec, where)
     if "d2t" in spec.tensors and d2t is None:
-        findings.append(_finding("d2t-unreadable", "error", "d2t could not be read", where, *_UNREADABLE))
+        findings.append(finding("d2t-unreadable", "error", "d2t could not be read", where, *_UNREADABLE))
     if spec.has_vocab_map and "d2t" not in spec.tensors:
         findings.append(_no_d2t(spec, t2d, where))
     if d2t is not None:
@@ -27,15 +26,11 @@ def map_findings(reading: DraftReading) -> list[Diagnostic]:
 _UNREADABLE = ("its bytes do not lie in one run (a strided view)", "save it with .contiguous()")
 
 
-def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str) -> Diagnostic:
-    return Diagnostic(code=code, severity=severity, what=what, where=where, why=why, do=do)
-
-
 def _head(spec: DraftSpec, where: str) -> list[Diagnostic]:
     findings = []
     if spec.head != "own" and spec.has_vocab_map:
         findings.append(
-            _finding(
+            finding(
                 "lm-head-missing",
                 "fatal",
                 f"no lm_head.weight, but a pruned vocabulary of {spec.draft_vocab_size}",
@@ -45,16 +40,15 @@ def _head(spec: DraftSpec, where: str) -> list[Diagnostic]:
                 "export the draft with its lm_head.weight",
             )
         )
-    source = spec.provenance.get("draft_vocab_size", "")
-    if source.startswith("rows of lm_head") and spec.has_vocab_map:
+    if spec.provenance.get("draft_vocab_size") == HEAD_ROWS and spec.has_vocab_map:
         findings.append(
-            _finding(
+            finding(
                 "draft-vocab-size-missing",
                 "error",
                 f"config.json lacks draft_vocab_size; lm_head has {spec.draft_vocab_size} of {spec.vocab_size} rows",
                 where,
                 "SGLang stops at the missing key; vLLM takes vocab_size and does not fit the head",
-                f"write draft_vocab_size: {spec.draft_vocab_size}",
+                Edit("draft_vocab_size", spec.draft_vocab_size),
             )
         )
     return findings
@@ -62,7 +56,7 @@ def _head(spec: DraftSpec, where: str) -> list[Diagnostic]:
 
 def _no_d2t(spec: DraftSpec, t2d: IntMap | None, where: str) -> Diagnostic:
     can_derive = t2d is not None and t2d.num_true == spec.draft_vocab_size
-    return _finding(
+    return finding(
         "d2t-missing",
         "fatal",
         f"no d2t, but a draft vocabulary of {spec.draft_vocab_size} of {spec.vocab_size}",
@@ -80,18 +74,18 @@ def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str, dialect: 
         why = "read as absolute ids it agrees with t2d" if is_proven else "its values increase strictly and fit as ids"
         is_fixable = is_proven and d2t.is_strictly_increasing
         return [
-            _finding(
+            finding(
                 "d2t-absolute",
                 "fatal",
                 "d2t holds absolute target ids, not offsets",
                 where,
                 f"{why}; every engine computes i + d2t[i], here up to {d2t.ids_maximum} of {spec.vocab_size}",
-                convert_command(where, dialect, fix="d2t-absolute") if is_fixable else "store d2t[i] - i",
+                Convert(draft=where, to=dialect, fix="d2t-absolute") if is_fixable else "store d2t[i] - i",
             )
         ]
     if d2t.ids_minimum < 0 or d2t.ids_maximum >= spec.vocab_size:
         return [
-            _finding(
+            finding(
                 "d2t-out-of-range",
                 "fatal",
                 f"d2t maps to ids {d2t.ids_minimum} ... {d2t.ids_maximum} of a vocabulary of {spec.vocab_size}",
@@ -103,7 +97,7 @@ def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str, dialect: 
     findings = []
     if spec.has_vocab_map and d2t.length > 1 and d2t.minimum == 0 == d2t.maximum:
         findings.append(
-            _finding(
+            finding(
                 "d2t-zero",
                 "warning",
                 "d2t is all zeros: draft id i is target id i",
@@ -114,7 +108,7 @@ def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str, dialect: 
         )
     elif spec.has_vocab_map and d2t.is_strictly_increasing and d2t.minimum == 0 and d2t.maximum == d2t.length - 1:
         findings.append(
-            _finding(
+            finding(
                 "d2t-arange",
                 "fatal",
                 "d2t is 0, 1, 2 ...: draft id i becomes target id 2i",
@@ -125,7 +119,7 @@ def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str, dialect: 
         )
     elif not d2t.ids_strictly_increasing:
         findings.append(
-            _finding(
+            finding(
                 "d2t-unsorted",
                 "warning",
                 "the target ids of d2t are not sorted and distinct",
@@ -145,7 +139,7 @@ def _t2d(spec: DraftSpec, d2t: IntMap | None, t2d: IntMap, where: str) -> list[D
     if d2t.digest_absolute == t2d.digest:
         return []  # d2t-absolute says it
     return [
-        _finding(
+        finding(
             "t2d-disagrees",
             "error",
             "t2d and d2t name different draft vocabularies",

@@ -8,11 +8,10 @@ from eyas.contract.dialects.registry import detect
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.files.int_map import map_kind
 from eyas.contract.files.read_checkpoint import read_maps
-from eyas.contract.spec.convert_command import convert_command
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.renames import Rename, renamed, shared_prefix
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Diagnostic
+from eyas.diagnostic import Convert, Diagnostic
 
 PREFIX = "tensor-prefix"  # the one error that writing the draft anew cures by itself
 
@@ -72,5 +71,5 @@ def _prefixed(prefix: str, dialect: Dialect, checkpoint: Checkpoint) -> Diagnost
         what=f"the names of all {len(checkpoint.tensors)} tensors begin with {prefix!r}",
         where=checkpoint.where,
         why="a trainer's wrapper left it there: engines find none of the tensors; eyas has read them without it",
-        do=f"{convert_command(checkpoint.where, to)}  # leaves it out",
+        do=Convert(draft=checkpoint.where, to=to, remark=" # leaves it out"),
     )

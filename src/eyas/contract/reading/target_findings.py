@@ -2,7 +2,7 @@
 
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Diagnostic, Severity
+from eyas.diagnostic import Diagnostic, finding
 
 
 def target_findings(spec: DraftSpec, target: TargetSpec, where: str) -> list[Diagnostic]:
@@ -10,7 +10,7 @@ def target_findings(spec: DraftSpec, target: TargetSpec, where: str) -> list[Dia
     findings = []
     if spec.target_hidden_size != target.hidden_size:
         findings.append(
-            _finding(
+            finding(
                 "target-hidden-size",
                 "fatal",
                 f"the draft takes states of width {spec.target_hidden_size}, the target's are {target.hidden_size}",
@@ -21,7 +21,7 @@ def target_findings(spec: DraftSpec, target: TargetSpec, where: str) -> list[Dia
         )
     if target.vocab_size is not None and spec.vocab_size != target.vocab_size:
         findings.append(
-            _finding(
+            finding(
                 "vocab-size",
                 "error",
                 f"the draft's vocabulary is {spec.vocab_size}, the target's {target.vocab_size}",
@@ -32,7 +32,7 @@ def target_findings(spec: DraftSpec, target: TargetSpec, where: str) -> list[Dia
         )
     if spec.embedding == "target" and spec.hidden_size != target.hidden_size:
         findings.append(
-            _finding(
+            finding(
                 "embedding-missing",
                 "fatal",
                 f"no embed_tokens.weight, and the target's is {target.hidden_size} wide, the draft {spec.hidden_size}",
@@ -44,10 +44,6 @@ def target_findings(spec: DraftSpec, target: TargetSpec, where: str) -> list[Dia
     return findings + _aux(spec, target, where)
 
 
-def _finding(code: str, severity: Severity, what: str, where: str, why: str, do: str) -> Diagnostic:
-    return Diagnostic(code=code, severity=severity, what=what, where=where, why=why, do=do)
-
-
 def _aux(spec: DraftSpec, target: TargetSpec, where: str) -> list[Diagnostic]:
     taps = spec.aux_boundaries
     if taps is None:
@@ -55,7 +51,7 @@ def _aux(spec: DraftSpec, target: TargetSpec, where: str) -> list[Diagnostic]:
     findings = []
     if max(taps) > target.num_layers or min(taps) < 0:
         findings.append(
-            _finding(
+            finding(
                 "aux-out-of-range",
                 "fatal",
                 f"aux boundaries {list(taps)}, but the target has {target.num_layers} layers",
@@ -66,7 +62,7 @@ def _aux(spec: DraftSpec, target: TargetSpec, where: str) -> list[Diagnostic]:
         )
     if list(taps) != sorted(set(taps)):
         findings.append(
-            _finding(
+            finding(
                 "aux-unsorted",
                 "error",
                 f"aux boundaries {list(taps)} are not increasing",

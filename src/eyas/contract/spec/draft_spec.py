@@ -16,6 +16,10 @@ from typing import Any, Literal
 
 from eyas.contract.files.checkpoint import TensorInfo
 
+# words of `DraftSpec.provenance` that findings ask for: a size that the config does not state
+HEAD_ROWS = "rows of lm_head.weight"
+FC_COLUMNS = "columns of fc / target_hidden_size"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:

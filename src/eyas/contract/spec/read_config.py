@@ -15,7 +15,7 @@ from eyas.contract.spec.config_keys import (
     TOKEN_KEYS,
 )
 from eyas.contract.spec.config_reader import ConfigReader
-from eyas.contract.spec.draft_spec import Mla
+from eyas.contract.spec.draft_spec import HEAD_ROWS, Mla
 from eyas.contract.spec.rope import read_rope
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Diagnostic
@@ -179,9 +179,7 @@ def _draft_switches(
     draft_vocab = reader.optional_size("draft_vocab_size", "draft_vocab_size")
     if draft_vocab is None:
         draft_vocab = _rows(tensors, "lm_head.weight") or vocab
-        reader.provenance["draft_vocab_size"] = (
-            "rows of lm_head.weight" if "lm_head.weight" in tensors else "vocab_size"
-        )
+        reader.provenance["draft_vocab_size"] = HEAD_ROWS if "lm_head.weight" in tensors else "vocab_size"
     tied = reader.flag("tie_word_embeddings", "head", False)
     target_hidden = reader.optional_size("target_hidden_size", "target_hidden_size") or _target_hidden(
         tensors, target, hidden
@@ -263,4 +261,5 @@ def _unknown(key: str, where: str, known: Iterable[str]) -> Diagnostic:
         where=where,
         why="nobody here knows what it decides: the draft may compute something else than eyas and the engine think",
         do=f"did you mean {near[0]!r}?" if near else f"remove {key[:60]!r} if it decides nothing, or report it",
+        items=(key, *near),
     )

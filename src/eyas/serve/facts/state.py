@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
+from eyas.diagnostic import Diagnostic
+
 SNAPSHOT_SCHEMA = "eyas.watch/1"
 EVENT_SCHEMA = "eyas.watch.event/1"
 
@@ -113,22 +115,21 @@ class Cause:
     """Why a server died: the first root cause, of the process where it arose.
 
     Attributes:
-        code: a code of `known_failures.toml`, or "crash-unknown"; headings in docs/errors.md.
-        what: one line, e.g. the exception.
-        where: process or rank, phase, log line number (from 1).
-        why: what that means.
-        do: what to change.
+        diagnostic: a code of `known_failures.toml`, or "crash-unknown"; `what` is one line, such as the exception;
+            `where` names process or rank, phase, and log line number (from 1).
         exit_text: the exit code in words ("137: killed itself after ...").
         traceback: the lines of the first traceback, unprefixed; empty if there was none.
     """
 
-    code: str
-    what: str
-    where: str
-    why: str
-    do: str
+    diagnostic: Diagnostic
     exit_text: str = ""
     traceback: tuple[str, ...] = ()
+
+    def as_document(self) -> dict[str, Any]:
+        """The cause as a JSON object."""
+        found = self.diagnostic
+        words = {"what": found.what, "where": found.where, "why": found.why, "do": found.advice}
+        return {"code": found.code, **words, "exit_text": self.exit_text, "traceback": list(self.traceback)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +269,8 @@ class Event:
 
 def _plain(value: Any) -> Any:
     """Dataclasses, mappings, tuples and enums as JSON values."""
+    if isinstance(value, Cause):
+        return value.as_document()
     if hasattr(value, "__dataclass_fields__"):
         return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):

@@ -38,7 +38,7 @@ def ledger_words(ledger: Ledger | None, *, is_target_known: bool = True, is_soun
             f"{ledger.engine.label} loads this draft; checked alone, target unknown: whether they fit is NOT known"
             " (give the target's folder or its config.json)"
         )
-    reasons = [r.what for r in ledger.reasons]
+    reasons = [r.diagnostic.what for r in ledger.reasons]
     if ledger.dropped:
         reasons.insert(
             0, f"{counted(len(ledger.dropped), 'tensor is', 'tensors are')} dropped ({_pattern(ledger.dropped)})"

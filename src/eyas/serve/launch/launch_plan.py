@@ -17,7 +17,7 @@ from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.files.target_checkpoint import read_target_checkpoint
-from eyas.diagnostic import Diagnostic, errors_of, worst_first
+from eyas.diagnostic import Convert, Diagnostic, Run, errors_of, worst_first
 from eyas.errors import EyasError
 from eyas.serve.launch.bad_combinations import bad_combinations
 from eyas.serve.launch.check_words import effective_length, ledger_words, needed_flags
@@ -291,6 +291,6 @@ def _notes(
 
 
 def _next(request: LaunchRequest, engine: EngineVersion, blocking: tuple[Diagnostic, ...]) -> str:
-    first = next((f.do for f in blocking if f.do.startswith("eyas ")), None)
+    commands = [str(remedy) for f in blocking for remedy in f.remedies if isinstance(remedy, Convert | Run)]
     words = ["eyas", "check", str(request.draft), "--target", request.target, "--for", engine.label, "--ledger"]
-    return first or shlex.join(words)
+    return commands[0] if commands else shlex.join(words)

@@ -8,6 +8,7 @@ ranks. Parents and echoes are known by their text; of the rest the first one cou
 import re
 from dataclasses import dataclass
 
+from eyas.diagnostic import finding
 from eyas.serve.facts.evidence import ExitFacts
 from eyas.serve.facts.log_lines import LogLine
 from eyas.serve.facts.state import Cause
@@ -83,14 +84,10 @@ class CrashReader:
         echo = self._first_echo()
         if echo is not None:
             return self._of_traceback(echo, phase, exit_text)
-        return Cause(
-            code="crash-unknown",
-            what="the server ended without saying why",
-            where=phase,
-            why=exit_text or "no traceback and no known message is in the log",
-            do="look at the end of the log; start again with the engine's log level at debug",
-            exit_text=exit_text,
-        )
+        why = exit_text or "no traceback and no known message is in the log"
+        do = "look at the end of the log; start again with the engine's log level at debug"
+        unknown = finding("crash-unknown", "fatal", "the server ended without saying why", phase, why, do)
+        return Cause(diagnostic=unknown, exit_text=exit_text)
 
     def _root(self) -> Traceback | None:
         """The first traceback that is neither a parent's word, nor an echo, nor a logged warning."""
@@ -118,15 +115,10 @@ class CrashReader:
         if found is not None:
             return _of_row(*found, where, exit_text, tuple(root.lines))
         first, last = root.exceptions[0], root.exceptions[-1]
-        return Cause(
-            code="crash-unknown",
-            what=first[:500],
-            where=where,
-            why=f"it led to: {last[:300]}" if last != first else "eyas does not know this failure",
-            do="read the traceback from its end upwards; search the engine's issues for the exception's text",
-            exit_text=exit_text,
-            traceback=tuple(root.lines),
-        )
+        why = f"it led to: {last[:300]}" if last != first else "eyas does not know this failure"
+        do = "read the traceback from its end upwards; search the engine's issues for the exception's text"
+        unknown = finding("crash-unknown", "fatal", first[:500], where, why, do)
+        return Cause(diagnostic=unknown, exit_text=exit_text, traceback=tuple(root.lines))
 
 
 def explain_exit(facts: ExitFacts | None, *, self_killed: bool, core_died: bool) -> str:
@@ -179,4 +171,5 @@ def _of_row(
     row: KnownFailure, match: re.Match[str] | None, where: str, exit_text: str, traceback: tuple[str, ...] = ()
 ) -> Cause:
     what, why, do = row.says(match)
-    return Cause(code=row.code, what=what, where=where, why=why, do=do, exit_text=exit_text, traceback=traceback)
+    found = finding(row.code, "fatal", what, where, why, do)
+    return Cause(diagnostic=found, exit_text=exit_text, traceback=traceback)

@@ -157,8 +157,7 @@ def final_text(snapshot: Snapshot, *, where: str = "") -> str:
     lines = [f"{snapshot.state}: {snapshot.reason}"]
     if snapshot.cause is not None:
         cause = snapshot.cause
-        lines += [f"crashed[{cause.code}]: {cause.what}", f"  --> {cause.where}", f"  = why: {cause.why}"]
-        lines += [f"  = do:  {cause.do}"]
+        lines.append(cause.diagnostic.text("crashed"))
         lines += [f"  = exit code {cause.exit_text}"] if cause.exit_text else []
     if snapshot.stall is not None:
         lines += _stall_lines(snapshot)

@@ -154,7 +154,7 @@ def _words(
         head += f": nothing is accepted; {worst.why}"
     else:
         head += f": {worst.what}; {worst.why}"
-    lines = [head + (f"; next: {worst.do}" if worst and worst.do else "")]
+    lines = [head + (f"; next: {worst.advice}" if worst and worst.do else "")]
     lines.append(str(losslessness))
     lines += [f"{f.severity}: {f.what} ({f.why})" for f in findings if f is not worst]
     if context.forced:

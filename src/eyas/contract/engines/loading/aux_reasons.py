@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from eyas.contract.engines.loading.aux_capture import AuxCapture
-from eyas.contract.engines.loading.ledger import DamageSeverity, Reason
+from eyas.contract.engines.loading.ledger import DamageSeverity, Reason, reason
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.version import EngineVersion
-from eyas.contract.spec.convert_command import convert_command
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import Convert, Edit, Remedies
 
 
 def aux_reasons(
@@ -53,14 +53,14 @@ def _reached(
 
 def _off(engine: EngineVersion, where: str) -> list[Reason]:
     return [
-        Reason(
+        reason(
             code="aux-capture-off",
             verdict="silent-damage",
             severity="fatal",
             what="eagle_config.use_aux_hidden_state is false",
             where=f"{where}: config.json",
             why="no aux states are captured and fc is not applied: the draft sees the last hidden state instead",
-            do='write "use_aux_hidden_state": true if the draft was trained as EAGLE-3',
+            do=Edit("eagle_config.use_aux_hidden_state", True, " if the draft was trained as EAGLE-3"),
         )
     ]
 
@@ -74,7 +74,7 @@ def _width(
     where: str,
 ) -> Reason:
     lost = f" ({len(boundaries) - len(reached)} of them past the last layer)" if len(reached) < len(boundaries) else ""
-    return Reason(
+    return reason(
         code="aux-count",
         verdict="crash",
         what=f"{len(reached)} aux states are captured, fc is built for {num_aux}",
@@ -85,7 +85,7 @@ def _width(
 
 
 def _hidden(target_hidden: int, config: SeenConfig, where: str) -> Reason:
-    return Reason(
+    return reason(
         code="target-hidden-size",
         verdict="crash",
         what=f"the target's states are {target_hidden} wide, fc is built for {config.target_hidden}",
@@ -107,7 +107,7 @@ def _elsewhere(
     severity = _severity(engine, trained, tapped)
     via = f"{engine.label}{f' ({runner} runner)' if runner else ''}"
     basis = reading.spec.provenance.get("aux_boundaries", "") if reading else ""
-    return Reason(
+    return reason(
         code="aux-layers-differ",
         verdict="silent-damage",
         severity=severity,
@@ -133,8 +133,9 @@ def _severity(engine: EngineVersion, trained: Sequence[int], tapped: Sequence[in
     return "fatal"
 
 
-def _do(engine: EngineVersion, runner: str | None, trained: Sequence[int], where: str) -> str:
+def _do(engine: EngineVersion, runner: str | None, trained: Sequence[int], where: str) -> Remedies:
     if engine.engine == "vllm":
-        fix = f"write the boundaries {sorted(trained)} as top-level eagle_aux_hidden_state_layer_ids"
-        return fix + (", which both runners read" if runner else "") + f"; {convert_command(where, 'vllm')} does it"
-    return f"{convert_command(where, 'sglang')} writes ids that SGLang reads as {list(trained)}"
+        both = ", which both runners read" if runner else ""
+        ids = Edit("eagle_aux_hidden_state_layer_ids", sorted(trained), f" at the top level{both}")
+        return ids, Convert(draft=where, to="vllm")
+    return Convert(draft=where, to="sglang", remark=f"writes ids that SGLang reads as {list(trained)}")

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from eyas.contract.engines.loading.ledger import DamageSeverity, KeyEntry, ParameterEntry, Reason, TensorEntry
+from eyas.contract.engines.loading.ledger import DamageSeverity, KeyEntry, ParameterEntry, Reason, TensorEntry, reason
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.files.checkpoint import IntMap
 from eyas.contract.files.int_map import is_absolute
-from eyas.contract.spec.convert_command import convert_command
 from eyas.contract.spec.tensor_names import SCALE_SUFFIXES
+from eyas.diagnostic import Convert, Edit, Remedies
 from eyas.talk import counted
 
 _FATAL_WHEN_UNFILLED = ("lm_head.weight", "model.fc.weight", "model.embed_tokens.weight")
@@ -21,9 +21,9 @@ _TRAINING_ONLY = ("verifier_norm.", "verifier_lm_head.")
 
 
 def _damage(
-    code: str, severity: DamageSeverity, what: str, where: str, why: str, do: str, items: Iterable[str]
+    code: str, severity: DamageSeverity, what: str, where: str, why: str, do: Remedies, items: Iterable[str]
 ) -> Reason:
-    return Reason(
+    return reason(
         code=code,
         verdict="silent-damage",
         severity=severity,
@@ -82,7 +82,9 @@ def _unfilled(rules: LoadRules, lost: Sequence[ParameterEntry], loaded: Loaded, 
     held = ", ".join(sorted({f"{p.state}" for p in lost}))
     dropped = [e.name for e in loaded.entries if e.fate == "dropped"]
     renamed = any(n.startswith(("layers.0.", "model.layers.0.")) for n in dropped) and "midlayer" in rules.layer_module
-    do = convert_command(where, rules.engine) if renamed or dropped else "export the draft with these tensors"
+    do: Remedies = "export the draft with these tensors"
+    if renamed or dropped:
+        do = Convert(draft=where, to=rules.engine)
     return _damage(
         "parameters-unfilled",
         "fatal" if is_fatal else "severe",
@@ -123,7 +125,7 @@ def _tied(config: SeenConfig, loaded: Loaded, where: str) -> list[Reason]:
             "tie_word_embeddings is true: the head becomes the target's embedding",
             f"{where}: config.json: tie_word_embeddings",
             "the draft's own lm_head is dropped" if own else "its rows are not those of the draft's ids",
-            'write "tie_word_embeddings": false',
+            Edit("tie_word_embeddings", False),
             own or ("lm_head.weight",),
         )
     ]
@@ -158,7 +160,7 @@ def tensor_reasons(rules: LoadRules, tensors: Sequence[TensorEntry], loaded: Loa
                 f"{counted(len(others), 'tensor of the draft is', 'tensors of the draft are')} lost: {_short(others)}",
                 where,
                 f"{first.remark}; the draft was trained with them",
-                f"use an engine version that has them, or {convert_command(where, rules.engine)}",
+                ("use an engine version that has them", Convert(draft=where, to=rules.engine)),
                 others,
             )
         )
@@ -205,7 +207,7 @@ def map_reasons(
             f"d2t is wrong: {fault}",
             f"{where}: d2t",
             f"{rules.draft_class} proposes i + d2t[i] without a check: wrong tokens, or an index out of range",
-            convert_command(where, rules.engine, fix="d2t-absolute")
+            Convert(draft=where, to=rules.engine, fix="d2t-absolute")
             if is_absolute(d2t, t2d) and d2t.is_strictly_increasing
             else "rebuild d2t as offsets: d2t[i] = target id of draft id i, minus i",
             ("d2t",),

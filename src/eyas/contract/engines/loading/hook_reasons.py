@@ -1,6 +1,6 @@
 """What it means for a launch that an engine version cannot tap a target."""
 
-from eyas.contract.engines.loading.ledger import Reason, Verdict
+from eyas.contract.engines.loading.ledger import Reason, Verdict, reason
 from eyas.contract.engines.loading.target_hooks import TargetHook
 from eyas.contract.engines.version import EngineVersion, at_least
 
@@ -35,7 +35,7 @@ def hook_reasons(engine: EngineVersion, hook: TargetHook, where: str) -> list[Re
     if hook.first and at_least(engine.rules, hook.first):
         do = "no later version in the table has it again; choose another engine"
     return [
-        Reason(
+        reason(
             code="target-hook-missing",
             verdict=verdict,
             what=what,

@@ -8,7 +8,7 @@ from eyas.contract.engines.loading.aux_reasons import aux_reasons
 from eyas.contract.engines.loading.damage import key_reasons, map_reasons, parameter_reasons, tensor_reasons
 from eyas.contract.engines.loading.hook_reasons import hook_reasons
 from eyas.contract.engines.loading.key_fates import key_fates
-from eyas.contract.engines.loading.ledger import Ledger, ParameterEntry, Reason, TensorEntry, verdict_of
+from eyas.contract.engines.loading.ledger import Ledger, ParameterEntry, Reason, TensorEntry, reason, verdict_of
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded, load_tensors
 from eyas.contract.engines.loading.position_reasons import position_reasons
@@ -21,6 +21,7 @@ from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint, IntMap
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import Flag
 
 
 def judge(
@@ -118,7 +119,7 @@ def _crash(loaded: Loaded, where: str) -> list[Reason]:
         return []
     name, message = loaded.crash
     return [
-        Reason(
+        reason(
             code="loader-crash",
             verdict="crash",
             what=f"the loader raises at {name}",
@@ -137,13 +138,13 @@ def _quantised_head(
     if runner != "v2" or target is None or not target.is_head_quantized or "lm_head.weight" not in loaded.filled:
         return []
     return [
-        Reason(
+        reason(
             code="target-head-quantised",
             verdict="crash",
             what="the target's lm_head is quantised and the draft has its own",
             where=f"{where} with {target.where}",
             why=f"{engine.label}'s V2 runner compares the two by `.weight`, which a quantised head does not have",
-            do="VLLM_USE_V2_MODEL_RUNNER=0, or a target whose lm_head is left unquantised",
+            do=(Flag("VLLM_USE_V2_MODEL_RUNNER", "0"), "serve a target whose lm_head is left unquantised"),
         )
     ]
 
@@ -152,7 +153,7 @@ def _algorithm(engine: EngineVersion, algorithm: str, where: str) -> list[Reason
     if algorithm != "EAGLE" or engine.engine != "sglang":
         return []
     return [
-        Reason(
+        reason(
             code="algorithm-eagle",
             verdict="silent-damage",
             severity="fatal",
@@ -160,7 +161,7 @@ def _algorithm(engine: EngineVersion, algorithm: str, where: str) -> list[Reason
             where=where,
             why="no aux states are captured, fc is skipped by a shape test, the head is the target's, d2t is unused:"
             " the server is healthy and accepts nothing",
-            do="--speculative-algorithm EAGLE3",
+            do=Flag("--speculative-algorithm", "EAGLE3"),
         )
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from eyas.contract.engines.version import EngineVersion
-from eyas.diagnostic import Severity
+from eyas.diagnostic import Diagnostic, Remedies, Severity
 
 # What becomes of a checkpoint tensor.
 TensorFate = Literal["used", "shared", "overwritten", "by-design", "dropped", "crash"]
@@ -19,7 +19,7 @@ KeyFate = Literal["read", "inert", "ignored", "unknown", "crash"]
 Verdict = Literal["ok", "silent-damage", "crash", "refuses"]
 DamageSeverity = Literal["mild", "severe", "fatal"]
 
-FINDING_SEVERITY: Mapping[DamageSeverity, Severity] = {"mild": "warning", "severe": "error", "fatal": "fatal"}
+_SEVERITY: Mapping[DamageSeverity, Severity] = {"mild": "warning", "severe": "error", "fatal": "fatal"}
 _DAMAGE_ORDER: tuple[DamageSeverity, ...] = ("mild", "severe", "fatal")
 
 
@@ -73,20 +73,43 @@ class Reason:
     """One cause of a verdict other than ok.
 
     Attributes:
-        code: kebab-case, the code of the finding made of it.
         severity: what it costs; None for a crash or refusal.
-        items: names of the tensors, parameters or keys concerned.
-        do: command or edit that fixes it.
+        diagnostic: the cause; its `items` are the tensors, parameters or keys concerned.
     """
 
-    code: str
     verdict: Verdict
-    severity: DamageSeverity | None = None
-    what: str
-    where: str
-    why: str
-    do: str
-    items: tuple[str, ...] = ()
+    severity: DamageSeverity | None
+    diagnostic: Diagnostic
+
+    @property
+    def code(self) -> str:
+        """Of the diagnostic."""
+        return self.diagnostic.code
+
+    def as_document(self) -> dict[str, Any]:
+        """The reason as a JSON object (docs/check-schema.md)."""
+        found = self.diagnostic
+        words = {"what": found.what, "where": found.where, "why": found.why, "do": found.advice}
+        return {
+            "code": found.code, "verdict": self.verdict, "severity": self.severity, **words, "items": list(found.items)
+        }  # fmt: skip
+
+
+def reason(
+    *,
+    code: str,
+    verdict: Verdict,
+    severity: DamageSeverity | None = None,
+    what: str,
+    where: str,
+    why: str,
+    do: Remedies,
+    items: tuple[str, ...] = (),
+) -> Reason:
+    """A reason with a diagnostic of these parts."""
+    weight = "error" if severity is None else _SEVERITY[severity]
+    found = Diagnostic(code=code, severity=weight, what=what, where=where, why=why, do=do, items=items)
+    return Reason(verdict=verdict, severity=severity, diagnostic=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +179,7 @@ class Ledger:
             "draft_class": self.draft_class,
             "verdict": self.verdict,
             "severity": self.severity,
-            "reasons": [asdict(r) for r in self.reasons],
+            "reasons": [r.as_document() for r in self.reasons],
             "dropped": list(self.dropped),
             "unfilled": list(self.unfilled),
             "overwritten": list(self.overwritten),

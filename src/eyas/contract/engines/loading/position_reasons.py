@@ -1,11 +1,11 @@
 """Positions: which spelling of RoPE an engine reads, and whether it honours the draft's sliding window."""
 
-from eyas.contract.engines.loading.ledger import DamageSeverity, Reason
+from eyas.contract.engines.loading.ledger import DamageSeverity, Reason, reason
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.version import EngineVersion, at_least
-from eyas.contract.spec.convert_command import convert_command
 from eyas.contract.spec.draft_reading import DraftReading
+from eyas.diagnostic import Convert
 
 
 def position_reasons(
@@ -32,14 +32,14 @@ def _rope(engine: EngineVersion, config: SeenConfig, reading: DraftReading | Non
         return []
     severity: DamageSeverity = "severe" if rope.scaling else "mild"
     return [
-        Reason(
+        reason(
             code="rope-spelling-unread",
             verdict="silent-damage",
             severity=severity,
             what=f"rope_parameters alone (theta {rope.theta:g}) is not read by this version",
             where=f"{where}: config.json: rope_parameters",
             why="SGLang 0.5.9 runs on transformers 4.57: theta falls back to 10000 and the scaling is lost",
-            do=f"{convert_command(where, 'sglang')} writes both spellings",
+            do=Convert(draft=where, to="sglang", remark="writes both spellings"),
             items=("rope_parameters",),
         )
     ]
@@ -50,7 +50,7 @@ def _window(engine: EngineVersion, rules: LoadRules, reading: DraftReading | Non
     if window is None or rules.sliding or needs_window_flag(engine, rules):
         return []
     return [
-        Reason(
+        reason(
             code="sliding-window-ignored",
             verdict="silent-damage",
             severity="mild",

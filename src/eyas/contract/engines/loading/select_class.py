@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from eyas.contract.engines.loading.ledger import Reason, Verdict
+from eyas.contract.engines.loading.ledger import Reason, Verdict, reason
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.seen_config import PARALLEL, SeenConfig
 from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.sglang import load_rules as sglang
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.engines.vllm import load_rules as vllm
-from eyas.contract.spec.convert_command import convert_command
+from eyas.diagnostic import Convert, Edit, Remedies
 
 _MODEL_TYPES = Path(__file__).parents[1] / "data" / "model_types.json"
 _SPECULATORS_FIELDS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -54,7 +54,7 @@ def _select_sglang(engine: EngineVersion, config: Mapping[str, Any], where: str,
     if "speculators_config" in config or "transformer_layer_config" in config:
         what = "a speculators checkpoint: SGLang does not read this format"
         why = "config.json has no top-level model_type and class names that are not registered"
-        return _refused("speculators-format", what, where, why, _convert(where, "sglang"))
+        return _refused("speculators-format", what, where, why, Convert(draft=where, to="sglang"))
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not _is_known_model_type(engine, model_type):
         transformers = engine_named(engine.engine).releases.of(engine.rules).transformers
@@ -75,7 +75,7 @@ def _select_sglang(engine: EngineVersion, config: Mapping[str, Any], where: str,
 def _no_sglang_class(engine: EngineVersion, config: Mapping[str, Any], name: str | None, where: str) -> Selection:
     place = f"{where}: config.json: architectures"
     wanted = "Eagle3DeepseekV2ForCausalLM" if config.get("kv_lora_rank") else "LlamaForCausalLMEagle3"
-    do = f'write "architectures": ["{wanted}"]; or {_convert(where, "sglang")}'
+    do = Edit("architectures", [wanted]), Convert(draft=where, to="sglang")
     if name == "Eagle3DeepseekV2ForCausalLM":
         why = f"the MLA draft class came with SGLang 0.5.12; {engine.version} has no such class"
         return _refused("draft-class-unknown", f"{name} is not registered", place, why, "use SGLang 0.5.12 or newer")
@@ -108,7 +108,7 @@ def _select_vllm(engine: EngineVersion, config: Mapping[str, Any], where: str, a
     name = _architecture(config)
     if name is None:
         why = "vLLM falls back to the base model's name (Eagle3LlamaModel), which is not registered"
-        do = 'write "architectures": ["LlamaForCausalLMEagle3"]'
+        do = Edit("architectures", ["LlamaForCausalLMEagle3"])
         return _refused("draft-class-unknown", "config.json has no architectures", where, why, do)
     prefix = "Eagle3" if algorithm == "EAGLE3" else "Eagle"
     is_named = name.startswith(prefix) or (algorithm == "EAGLE3" and name.endswith("Eagle3"))
@@ -120,7 +120,7 @@ def _select_vllm(engine: EngineVersion, config: Mapping[str, Any], where: str, a
             f"architectures {name!r} is not an EAGLE-3 draft for vLLM (looked up as {full})",
             f"{where}: config.json: architectures",
             f"registered names: {', '.join(sorted(vllm.REGISTRY))}",
-            f'write "architectures": ["LlamaForCausalLMEagle3"]; or {_convert(where, "vllm")}',
+            (Edit("architectures", ["LlamaForCausalLMEagle3"]), Convert(draft=where, to="vllm")),
         )
     rules = rules_for(engine, class_name)
     assert rules is not None, f"no rules for the registered class {class_name}"
@@ -144,7 +144,7 @@ def _select_speculators(engine: EngineVersion, config: Mapping[str, Any], where:
     if class_name is None:
         why = "vLLM knows llama and qwen3 layers in speculators drafts; others raise ValueError"
         what = f"transformer_layer_config.model_type is {model_type!r}"
-        return _refused("speculators-layer-type", what, place, why, _convert(where, "vllm"))
+        return _refused("speculators-layer-type", what, place, why, Convert(draft=where, to="vllm"))
     seen = dict(layer)
     seen["draft_vocab_size"] = config.get("draft_vocab_size")
     if config.get("target_hidden_size") is not None:
@@ -188,14 +188,12 @@ def _model_types() -> dict[str, frozenset[str]]:
     }
 
 
-def _convert(where: str, dialect: str) -> str:
-    return convert_command(where, dialect)
-
-
-def _refused(code: str, what: str, where: str, why: str, do: str) -> Selection:
+def _refused(code: str, what: str, where: str, why: str, do: Remedies) -> Selection:
     return _stops(code, "refuses", what, where, why, do, None)
 
 
-def _stops(code: str, verdict: Verdict, what: str, where: str, why: str, do: str, class_name: str | None) -> Selection:
-    reason = Reason(code=code, verdict=verdict, what=what, where=where, why=why, do=do)
-    return Selection(reasons=(reason,), class_name=class_name)
+def _stops(
+    code: str, verdict: Verdict, what: str, where: str, why: str, do: Remedies, class_name: str | None
+) -> Selection:
+    stop = reason(code=code, verdict=verdict, what=what, where=where, why=why, do=do)
+    return Selection(reasons=(stop,), class_name=class_name)

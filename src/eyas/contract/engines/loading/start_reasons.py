@@ -1,6 +1,6 @@
 """Why a draft class raises in its constructor, before any weight is read."""
 
-from eyas.contract.engines.loading.ledger import Reason
+from eyas.contract.engines.loading.ledger import Reason, reason
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.seen_config import SeenConfig
 
@@ -15,7 +15,7 @@ def start_reasons(rules: LoadRules, config: SeenConfig, where: str, head_rows: i
 
     def crash(code: str, key: str, what: str, why: str, do: str) -> None:
         found.append(
-            Reason(code=code, verdict="crash", what=what, where=f"{place}: {key}", why=why, do=do, items=(key,))
+            reason(code=code, verdict="crash", what=what, where=f"{place}: {key}", why=why, do=do, items=(key,))
         )
 
     if rules.needs_draft_vocab_key and not config.has("draft_vocab_size"):
@@ -78,7 +78,7 @@ def _fc_skipped(rules: LoadRules, config: SeenConfig, place: str) -> list[Reason
     if rules.engine != "sglang" or width != config.size("hidden_size") or not width:
         return []
     return [
-        Reason(
+        reason(
             code="fc-skipped",
             verdict="silent-damage",
             severity="fatal",
