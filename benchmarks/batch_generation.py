@@ -22,13 +22,13 @@ import torch
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.decode.sampling import Sampling
+from eyas.engine.batches.batch_llama import bytes_per_position
+from eyas.engine.batches.batch_plan import BatchPlan
+from eyas.engine.batches.batch_runner import BatchRunner
+from eyas.engine.batches.batch_state import NewRow
+from eyas.engine.batches.complete_prompts import BatchSettings, plan_for, runner_for
 from eyas.engine.batches.generator import BatchGenerator, Request
-from eyas.engine.batches.model import bytes_per_position
-from eyas.engine.batches.open import BatchSettings, plan_for, runner_for
-from eyas.engine.batches.plan import BatchPlan
-from eyas.engine.batches.runner import BatchRunner
-from eyas.engine.batches.state import NewRow
-from eyas.engine.llama_weights import LlamaWeights, read_llama
+from eyas.engine.llama.llama_weights import LlamaWeights, read_llama
 from eyas.models.placement import place
 from eyas.talk import Silent
 

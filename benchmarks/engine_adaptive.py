@@ -28,16 +28,16 @@ from eyas.cli.target_option import cache_folder
 from eyas.contract.spec.target_spec import read_target
 from eyas.decode.accept_length import pooled
 from eyas.engine.adaptive import AdaptiveDepth
-from eyas.engine.captured.adaptive import AdaptiveRounds
-from eyas.engine.captured.engine import FastSettings
-from eyas.engine.captured.open import open_path, triton_ops
+from eyas.engine.captured.adaptive_rounds import AdaptiveRounds
+from eyas.engine.captured.captured_engine import FastSettings
+from eyas.engine.captured.open_captured import open_path, triton_ops
 from eyas.engine.captured.workspace import key_value_cache
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.generation import Generation
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import read_llama
-from eyas.engine.native import load_kernels
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import read_llama
+from eyas.engine.llama.native import load_kernels
 from eyas.models.chat_prompt import stop_ids_of
 from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import load_draft
@@ -150,7 +150,7 @@ def tiny(kind: str) -> tuple[Engine, list[Prompt], frozenset[int]]:
 
     weights = tiny_weights()
     draft = tiny_module(weights, seed=1 if kind == "trained" else 2)
-    fast = open_path(weights, draft, BOUNDARIES, "twin", Silent())
+    fast = open_path(weights, draft, BOUNDARIES, "uncaptured", Silent())
     prompts = [Prompt("tiny", (3, 1, 2)), Prompt("tiny", (0, 4, 4, 1))]
     return Engine(LlamaTarget(weights), FusedDraft(draft, BOUNDARIES), fast=fast), prompts, frozenset()
 

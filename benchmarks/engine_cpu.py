@@ -22,9 +22,9 @@ from eyas.bench.bench_engine import bench_engine
 from eyas.cli.commands.bench import render
 from eyas.cli.target_option import cache_folder, target_folder
 from eyas.cli.terminal import Terminal
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import LlamaWeights, read_llama
-from eyas.engine.native import load_kernels
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import LlamaWeights, read_llama
+from eyas.engine.llama.native import load_kernels
 
 ROWS = (1, 2, 3, 4, 6, 8)
 CONTEXT = 200

@@ -20,17 +20,17 @@ import torch
 
 from eyas.contract.spec.draft_spec import DraftSpec, Rope
 from eyas.decode.accept_length import pooled
-from eyas.engine.captured.engine import FastEngine
-from eyas.engine.captured.open import triton_ops
-from eyas.engine.captured.prompt import prompt_reader
-from eyas.engine.captured.round import new_round
+from eyas.engine.captured.captured_engine import FastEngine
+from eyas.engine.captured.captured_round import new_round
+from eyas.engine.captured.captured_weights import FastDraft, FastTarget, fast_draft, fast_target
+from eyas.engine.captured.open_captured import triton_ops
+from eyas.engine.captured.prompt_pass import prompt_pass
 from eyas.engine.captured.tiles import Tile, TileChoice, Way
-from eyas.engine.captured.weights import FastDraft, FastTarget, fast_draft, fast_target
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.generation import Generation
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import BlockWeights, LlamaShape, LlamaWeights, read_llama
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import BlockWeights, LlamaShape, LlamaWeights, read_llama
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
@@ -116,7 +116,7 @@ def engine_of(
     )
     prompt = None
     if weights is not None:  # as `open_path` reads prompts
-        prompt = prompt_reader(weights, round_.cache, target.aux_boundaries, captures=True)
+        prompt = prompt_pass(weights, round_.cache, target.aux_boundaries, captures=True)
     return FastEngine(round_, prompt=prompt)
 
 

@@ -13,10 +13,10 @@ from eyas.bench.batches import BatchBenchSettings, BatchJudge, run_batches
 from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
 from eyas.bench.identity import TextsDiffer
 from eyas.cli.app import main
+from eyas.engine.batches.batch_plan import BatchMemoryTooSmall
 from eyas.engine.batches.generator import Completion
-from eyas.engine.batches.plan import BatchMemoryTooSmall
 from eyas.engine.batches.speculate import BatchPair
-from eyas.engine.llama_weights import fuse_llama
+from eyas.engine.llama.llama_weights import fuse_llama
 from eyas.models.save_draft import save_draft
 from eyas.records.bench_record import BatchArm, BatchFigures
 from eyas.talk import Silent

@@ -41,7 +41,7 @@ def test_the_device_that_auto_chose_is_named_before_anything_is_measured(tmp_pat
     assert talk.lines[0].endswith("in float32")
 
 
-@pytest.mark.parametrize(("device", "rounds", "num_notes"), [("cpu", "auto", 0), ("cuda", "readable", 1)])
+@pytest.mark.parametrize(("device", "rounds", "num_notes"), [("cpu", "auto", 0), ("cuda", "reference", 1)])
 def test_what_auto_chose_decides_the_rounds_of_trees_and_deep_chains(device: str, rounds: str, num_notes: int):
     for config in (BenchConfig(tree="3x3x7"), BenchConfig(num_draft_tokens="8")):
         talk = Silent()

@@ -15,11 +15,11 @@ from eyas.bench.measure import Measurements, measure
 from eyas.bench.run_bench import BenchSettings, BenchSettingsInvalid, Subject, parting, run_bench
 from eyas.bench.tree_arm import TreePartTimes
 from eyas.decode.tree_shape import TreeShape
-from eyas.engine.captured.open import open_path
+from eyas.engine.captured.open_captured import open_path
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.runner import TargetOutput
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.sequence_protocols import TargetOutput
 from eyas.records.bench_record import Ceiling, Divergence
 from eyas.talk import Silent
 from stub_models import StubTarget, moody_draft, next_logits, right_draft
@@ -143,7 +143,7 @@ def test_an_adaptive_arm_is_compared_as_the_others_and_says_how_deep_its_rounds_
 def test_all_arms_of_captured_rounds_are_measured_and_their_parts_timed():
     weights = tiny_weights()
     draft = tiny_module(weights)
-    fast = open_path(weights, draft, BOUNDARIES, "twin", Silent())
+    fast = open_path(weights, draft, BOUNDARIES, "uncaptured", Silent())
     engine = Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES), fast=fast)
     prompts = [BenchPrompt(id="a", set="chat", prompt_ids=(1, 2)), BenchPrompt(id="b", set="chat", prompt_ids=(3, 4))]
     settings = BenchSettings(depths=(2,), adaptive_most=2, num_repeats=1, max_new_tokens=20)

@@ -36,8 +36,8 @@ def opened(made: Path, talk: Silent, *, has_draft: bool = True, **options: Any) 
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 0.7, "seed": 1}])
 @pytest.mark.parametrize("k", ["0", "2", "auto"])
 def test_captured_rounds_answer_as_the_readable_ones_do(made, k, sampled):
-    readable, _ = opened(made, Silent(), has_draft=False, rounds="readable", **sampled)
-    captured, about = opened(made, Silent(), rounds="twin", num_draft_tokens=k, **sampled)
+    readable, _ = opened(made, Silent(), has_draft=False, rounds="reference", **sampled)
+    captured, about = opened(made, Silent(), rounds="uncaptured", num_draft_tokens=k, **sampled)
 
     assert about["target_path"] == "captured round, run eagerly"
     for prompt in ("hello", "and you?"):
@@ -45,7 +45,7 @@ def test_captured_rounds_answer_as_the_readable_ones_do(made, k, sampled):
 
 
 def test_an_interrupted_answer_of_captured_rounds_leaves_nothing_to_the_next(made):
-    captured, _ = opened(made, Silent(), rounds="twin", num_draft_tokens="2", raw=True)
+    captured, _ = opened(made, Silent(), rounds="uncaptured", num_draft_tokens="2", raw=True)
     whole = captured.answer("hello")
     shown: list[str] = []
     cut = captured.answer("hello", lambda piece: shown.append(piece.text), lambda: len(shown) >= 3)
@@ -57,12 +57,12 @@ def test_an_interrupted_answer_of_captured_rounds_leaves_nothing_to_the_next(mad
 
 def test_sampled_texts_have_one_depth_in_captured_rounds_and_that_is_said(made):
     talk = Silent()
-    _, about = opened(made, talk, rounds="twin", temperature=1.0, seed=1)
+    _, about = opened(made, talk, rounds="uncaptured", temperature=1.0, seed=1)
 
     assert about["num_draft_tokens"] == 3
     assert talk.notes.count("-k auto is 3 here: captured rounds of sampled texts have one depth") == 1
-    assert opened(made, Silent(), rounds="readable", temperature=1.0, seed=1)[1]["num_draft_tokens"] == "auto"
-    assert opened(made, Silent(), rounds="twin")[1]["num_draft_tokens"] == "auto"
+    assert opened(made, Silent(), rounds="reference", temperature=1.0, seed=1)[1]["num_draft_tokens"] == "auto"
+    assert opened(made, Silent(), rounds="uncaptured")[1]["num_draft_tokens"] == "auto"
 
 
 def test_a_draft_that_is_not_wanted_is_not_loaded(made):

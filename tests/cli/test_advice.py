@@ -106,7 +106,7 @@ def complaints() -> dict[tuple[str, str], str]:
     graph = {name: imports(tree, trees) for name, tree in trees.items()}
     tellers: dict[str, list[str]] = {name: [] for name in trees}
     for command in COMMANDS.keys() - {"demo"}:  # which runs others and shows what they say
-        for name in reached(COMMANDS[command][0].split(":")[0].removeprefix("eyas."), graph):
+        for name in reached(f"cli.commands.{command}", graph):
             tellers[name].append(command)
     return {
         (name, problem.split()[0]): f"{problem}: {text}"

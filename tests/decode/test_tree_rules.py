@@ -12,7 +12,7 @@ from eyas.decode.tree import ROOT, Child, DraftTree, Offered
 from eyas.decode.tree_rules import GreedyTreeRule, SampledTreeRule, likeliest, tree_rule_for
 from eyas.decode.tree_shape import TreeShape
 from eyas.engine.engine import Engine, Limits
-from eyas.engine.trees.engine import TreeEngine
+from eyas.engine.trees.tree_engine import TreeEngine
 from stub_models import VOCAB, next_logits
 from stub_trees import StubTreeDraft, StubTreeTarget
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from eyas.cli.target_option import cache_folder, target_folder
-from eyas.engine.native import NativeKernels, load_kernels
+from eyas.engine.llama.native import NativeKernels, load_kernels
 from eyas.errors import EnvironmentMissing
 from eyas.talk import Silent
 

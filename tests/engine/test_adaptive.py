@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from chi_square import chi_square, exact_distribution, p_value
 from eyas.decode.chain import SampledRule
 from eyas.decode.sampling import Sampling
-from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
-from eyas.engine.adaptive_counts import Calibration, DepthCounts
+from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings, Calibration, DepthCounts
 from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Engine, Limits
 from stub_models import VOCAB, StubDraft, StubTarget, moody_draft, right_draft, wrong_draft

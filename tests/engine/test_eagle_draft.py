@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
-from eyas.engine.native import NativeKernels
+from eyas.engine.llama.native import NativeKernels
 from tiny_draft import tiny_draft, tiny_text
 
 SWITCHES: dict[str, dict[str, Any]] = {

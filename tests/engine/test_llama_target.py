@@ -8,10 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from eyas.contract.files.safetensors_header import FileTruncated
-from eyas.engine.block_stack import CacheTooLarge
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import FAMILIES, LlamaWeights, fuse_llama, read_llama, sliding_window, why_not_fast
-from eyas.engine.native import NativeKernels, load_kernels
+from eyas.engine.llama.block_stack import CacheTooLarge
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import FAMILIES, LlamaWeights, fuse_llama, read_llama, sliding_window, why_not_fast
+from eyas.engine.llama.native import NativeKernels, load_kernels
 from eyas.models.target.loading import TargetUnloadable
 from eyas.talk import Silent
 from tiny_target import tiny_target

@@ -76,7 +76,7 @@ def test_captured_rounds_run_eagerly_give_the_same_texts_and_counts(
         cache=cache_folder(),
         num_threads=1,
         talk=Silent(),
-        rounds="twin",
+        rounds="uncaptured",
     )
     plain = engine.generate(prompts[1], limits)
     expected = engine.generate(prompts[1], limits, num_draft_tokens=3)

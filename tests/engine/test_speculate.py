@@ -9,10 +9,10 @@ import torch
 
 from eyas.contract.files.read_checkpoint import CheckpointNotFound
 from eyas.decode.sampling import Sampling
-from eyas.engine.batches.draft import draft_bytes_per_position
+from eyas.engine.batches.batch_draft import draft_bytes_per_position
+from eyas.engine.batches.batch_llama import bytes_per_position
+from eyas.engine.batches.batch_plan import BatchMemoryTooSmall, SlotSize, plan_slots
 from eyas.engine.batches.generator import BatchGenerator, Request
-from eyas.engine.batches.model import bytes_per_position
-from eyas.engine.batches.plan import BatchMemoryTooSmall, SlotSize, plan_slots
 from eyas.engine.batches.speculate import (
     BatchPair,
     BatchSettingsInvalid,
@@ -22,12 +22,12 @@ from eyas.engine.batches.speculate import (
     runners_for,
     speculate,
 )
-from eyas.engine.capturable import FastPathUnsupported
+from eyas.engine.cuda_graphs import FastPathUnsupported
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.known_ids import PromptOutsideVocabulary
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import fuse_llama
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import fuse_llama
 from eyas.engine.open_engine import open_engine
 from eyas.models.placement import place
 from eyas.models.save_draft import save_draft

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eyas.engine.thread_choice import candidates, choose_threads
+from eyas.engine.open_engine import candidates, choose_threads
 
 
 @pytest.mark.parametrize(("most", "tried"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
-from eyas.engine.llama_weights import FAMILIES
+from eyas.engine.llama.llama_weights import FAMILIES
 from eyas.engine.transformers_target import TransformersTarget
 from eyas.models.target import Target
 from tiny_draft import tiny_draft

@@ -13,7 +13,7 @@ from eyas.decode.tree_shape import TreeShape
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Limits
 from eyas.engine.open_engine import open_engine
-from eyas.engine.trees.engine import TreeEngine
+from eyas.engine.trees.tree_engine import TreeEngine
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import place

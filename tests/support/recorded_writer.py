@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from byte_tokenizer import byte_tokenizer
-from eyas.engine.batches.file import complete_to_file
+from eyas.engine.batches.completions_file import complete_to_file
 from eyas.engine.batches.generator import Completion, Request
 from eyas.talk import Silent
 

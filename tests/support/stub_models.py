@@ -6,7 +6,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from eyas.engine.runner import TargetOutput
+from eyas.engine.sequence_protocols import TargetOutput
 
 VOCAB = 13
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eyas.engine.runner import TargetOutput
+from eyas.engine.sequence_protocols import TargetOutput
 from stub_models import StubDraft, StubTarget
 
 

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import torch
 
 from eyas.contract.spec.draft_spec import DraftSpec
-from eyas.engine.llama_weights import BlockWeights, LlamaShape, LlamaWeights
+from eyas.engine.llama.llama_weights import BlockWeights, LlamaShape, LlamaWeights
 from eyas.models.draft import Eagle3Draft
 
 HIDDEN, INNER, HEADS, KV_HEADS, WIDTH, VOCAB, OFFERED, LAYERS = 48, 64, 4, 2, 16, 5, 4, 3

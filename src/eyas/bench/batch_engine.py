@@ -17,9 +17,9 @@ from eyas.bench.run_bench import Subject, parting, repetition_notes
 from eyas.decode.repetition import repetition_share
 from eyas.engine.batches.generator import Completion
 from eyas.engine.batches.speculate import open_batch_pair
-from eyas.engine.capturable import why_not_captured
+from eyas.engine.cuda_graphs import why_not_captured
 from eyas.engine.engine import Engine
-from eyas.engine.llama_target import LlamaTarget
+from eyas.engine.llama.llama_target import LlamaTarget
 from eyas.models.placement import Placement
 from eyas.records.bench_record import BatchFigures, BenchRecord
 from eyas.talk import Talk

@@ -17,9 +17,9 @@ from eyas.records.bench_record import BatchFigures, Divergence
 from eyas.talk import Silent, Talk
 
 if TYPE_CHECKING:
+    from eyas.engine.batches.batch_plan import BatchPlan
+    from eyas.engine.batches.batch_runner import BatchRunner
     from eyas.engine.batches.generator import Completion, Request
-    from eyas.engine.batches.plan import BatchPlan
-    from eyas.engine.batches.runner import BatchRunner
     from eyas.engine.batches.speculate import BatchPair
 
 _MAX_PREFILL_TOKENS = 16384

@@ -33,7 +33,7 @@ class BenchConfig:
 
     tree: str = ""
     """Also compare trees with plain decoding, WIDTHxDEPTHxNODES: one such as 3x3x7, or several, 3x3x7,8x6x32. Nodes
-    expanded per depth, depth, and nodes verified in one pass. All arms take the readable rounds then."""
+    expanded per depth, depth, and nodes verified in one pass. All arms then take the reference rounds."""
 
     batch: str = ""
     """Measure batches instead of one stream: so many sequences at a time, one number or a list such as 1,8,32. Prompts
@@ -58,8 +58,8 @@ class BenchConfig:
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """In which target and draft compute. Lower than float32 may flip near-ties between tokens."""
 
-    rounds: Literal["auto", "readable"] = "auto"
-    """auto: on a GPU, whole rounds are captured into CUDA graphs where target and draft allow it. readable: never."""
+    rounds: Literal["auto", "reference"] = "auto"
+    """auto: on a GPU, whole rounds are captured into CUDA graphs where target and draft allow it. reference: never."""
 
     quantize: Literal["none", "int8", "int4"] = "none"
     """Weights of the target's layers, through torchao, in all arms: texts are compared with the quantised target's.

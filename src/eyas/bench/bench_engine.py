@@ -17,7 +17,7 @@ from eyas.bench.run_bench import BenchSettings, Subject, run_bench
 from eyas.bench.workload import TargetTokenizer, workload
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
-from eyas.engine.captured.round import MOST_DRAFTS
+from eyas.engine.captured.captured_round import MOST_DRAFTS
 from eyas.engine.open_engine import OpenedEngine, open_engine
 from eyas.models.chat_prompt import stop_ids_of
 from eyas.models.placement import Placement, place
@@ -118,17 +118,17 @@ def say_beyond_context(prompts: Sequence[BenchPrompt], max_new_tokens: int, cont
         )
 
 
-def rounds_for(config: BenchConfig, device: torch.device, talk: Talk) -> Literal["auto", "readable"]:
-    """As asked; readable for all arms where one of them is not for captured rounds: a plain arm on another path would
-    be no baseline. A CPU has no captured rounds."""
-    if config.rounds == "readable" or device.type == "cpu":
+def rounds_for(config: BenchConfig, device: torch.device, talk: Talk) -> Literal["auto", "reference"]:
+    """As asked; the reference rounds for all arms where one arm cannot be captured: a plain arm on another path would
+    not be a baseline. A CPU has no captured rounds."""
+    if config.rounds == "reference" or device.type == "cpu":
         return config.rounds
     if config.trees:
-        talk.note("all arms take the readable rounds: captured ones draft no trees")
-        return "readable"
+        talk.note("all arms take the reference rounds: captured rounds draft no trees")
+        return "reference"
     if max(config.depths, default=0) > MOST_DRAFTS:
-        talk.note(f"all arms take the readable rounds: captured ones draft at most {MOST_DRAFTS}")
-        return "readable"
+        talk.note(f"all arms take the reference rounds: captured rounds draft at most {MOST_DRAFTS}")
+        return "reference"
     return config.rounds
 
 

@@ -29,7 +29,7 @@ class TreeArm:
     """
 
     def __init__(self, engine: "Engine", limits: "Limits", shape: TreeShape) -> None:
-        from eyas.engine.trees.engine import TreeEngine
+        from eyas.engine.trees.tree_engine import TreeEngine
 
         self._engine, self._limits, self.shape = TreeEngine(engine), limits, shape
         self.name, self.num_draft_tokens = f"tree={shape}", shape.depth
@@ -93,7 +93,7 @@ class TreePartTimer:
         *,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        from eyas.engine.trees.engine import require_trees
+        from eyas.engine.trees.tree_engine import require_trees
 
         self._target, self._draft = require_trees(engine.target, engine.draft)
         self._ids, self._shapes, self._clock = list(ids), tuple(shapes), clock

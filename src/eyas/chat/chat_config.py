@@ -61,8 +61,8 @@ class ChatConfig:
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """In which target and draft compute; auto: bfloat16 on a GPU, float32 elsewhere."""
 
-    rounds: Literal["auto", "readable"] = "auto"
-    """auto: on a GPU, whole rounds are captured into CUDA graphs where target and draft allow it. readable: never."""
+    rounds: Literal["auto", "reference"] = "auto"
+    """auto: on a GPU, whole rounds are captured into CUDA graphs where target and draft allow it. reference: never."""
 
     quantize: Literal["none", "int8", "int4"] = "none"
     """Weights of the target's layers, through torchao; texts are then the quantised target's. int4: GPU, bfloat16."""

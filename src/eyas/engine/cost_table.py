@@ -7,7 +7,7 @@ from statistics import median
 
 from eyas.decode.chain import GreedyRule
 from eyas.engine.round import begin, play
-from eyas.engine.runner import Draft, Target
+from eyas.engine.sequence_protocols import DraftSequence, TargetSequence
 
 _NUM_REPEATS = 6
 
@@ -66,7 +66,9 @@ class CostTable:
         return step if num_drafted else max(0.0, step - self.read_s)
 
 
-def measure_costs(target: Target, draft: Draft, ids: Sequence[int], most: int, clock: Callable[[], float]) -> CostTable:
+def measure_costs(
+    target: TargetSequence, draft: DraftSequence, ids: Sequence[int], most: int, clock: Callable[[], float]
+) -> CostTable:
     """Play rounds of every depth in turns and time them.
 
     Args:

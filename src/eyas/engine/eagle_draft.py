@@ -10,17 +10,17 @@ from torch import Tensor
 
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.decode.tree_rows import TreeRows, paths_of
-from eyas.engine.block_stack import BlockStack, TorchStack
-from eyas.engine.llama_weights import BlockWeights, LlamaShape
-from eyas.engine.native import NativeKernels
-from eyas.engine.native_stack import stack_for
+from eyas.engine.llama.block_stack import BlockStack, TorchStack
+from eyas.engine.llama.llama_weights import BlockWeights, LlamaShape
+from eyas.engine.llama.native import NativeKernels
+from eyas.engine.llama.native_stack import stack_for
 from eyas.models.draft import Eagle3Draft
 from eyas.models.draft_layer import window_of
 from eyas.models.rope import inverse_frequencies
 
 
 class ReferenceDraft:
-    """A `Draft` that calls `Eagle3Draft.step`: every draft class, no speed."""
+    """A `DraftSequence` that calls `Eagle3Draft.step`: every draft class, no speed."""
 
     def __init__(self, draft: Eagle3Draft, aux_boundaries: Sequence[int]) -> None:
         self.aux_boundaries, self.vocab_index = tuple(aux_boundaries), vocab_index(draft)
@@ -30,13 +30,13 @@ class ReferenceDraft:
         self._paths: list[tuple[int, ...]] = []
 
     def start(self, capacity: int) -> None:
-        """See `Draft.start`; the cache grows by itself."""
+        """See `DraftSequence.start`; the cache grows by itself."""
         self._cache = self._draft.new_cache()
         self._confirmed = 0
 
     @torch.inference_mode()
     def read(self, next_ids: Sequence[int], aux_states: Tensor) -> Tensor:
-        """See `Draft.read`."""
+        """See `DraftSequence.read`."""
         self._cache.truncate(self._confirmed)
         self._paths = []
         logits = self._step(next_ids, self._draft.fuse(aux_states)[None])
@@ -45,7 +45,7 @@ class ReferenceDraft:
 
     @torch.inference_mode()
     def step(self, draft_id: int) -> Tensor:
-        """See `Draft.step`."""
+        """See `DraftSequence.step`."""
         return self._step([draft_id], self._states)
 
     @torch.inference_mode()
@@ -70,7 +70,7 @@ class ReferenceDraft:
 
 
 class FusedDraft:
-    """A `Draft` over fused weights: same values as `Eagle3Draft.step`, by the engine's fast blocks."""
+    """A `DraftSequence` over fused weights: same values as `Eagle3Draft.step`, by the engine's fast blocks."""
 
     def __init__(
         self,
@@ -102,13 +102,13 @@ class FusedDraft:
         }
 
     def start(self, capacity: int) -> None:
-        """See `Draft.start`."""
+        """See `DraftSequence.start`."""
         self._stack.reserve(capacity)
         self._length = self._confirmed = 0
 
     @torch.inference_mode()
     def read(self, next_ids: Sequence[int], aux_states: Tensor) -> Tensor:
-        """See `Draft.read`."""
+        """See `DraftSequence.read`."""
         self._length, self._paths = self._confirmed, []
         self._states, normed = self._fed_back(self._run(next_ids, self._fuse(aux_states))[-1:])
         self._confirmed = self._length
@@ -116,7 +116,7 @@ class FusedDraft:
 
     @torch.inference_mode()
     def step(self, draft_id: int) -> Tensor:
-        """See `Draft.step`."""
+        """See `DraftSequence.step`."""
         self._states, normed = self._fed_back(self._run((draft_id,), self._states))
         return self._stack.linear(normed, self._head)[0]
 

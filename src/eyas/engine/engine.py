@@ -11,8 +11,8 @@ from eyas.engine.adaptive import AdaptiveDepth
 from eyas.engine.cost_table import CostTable, measure_costs
 from eyas.engine.generation import Generation, OnTokens
 from eyas.engine.known_ids import require_known_ids
-from eyas.engine.round import Position, Round, begin, play
-from eyas.engine.runner import Draft, Target
+from eyas.engine.round import Position, RoundResult, begin, play
+from eyas.engine.sequence_protocols import DraftSequence, TargetSequence
 from eyas.errors import EyasError
 
 
@@ -99,8 +99,8 @@ class Engine:
 
     def __init__(
         self,
-        target: Target,
-        draft: Draft | None = None,
+        target: TargetSequence,
+        draft: DraftSequence | None = None,
         *,
         fast: FastPath | None = None,
         clock: Callable[[], float] = time.perf_counter,
@@ -189,8 +189,13 @@ class Engine:
         return text
 
     def _play(
-        self, draft: Draft | None, rule: Rule, position: Position, num_draft_tokens: int, adaptive: AdaptiveDepth | None
-    ) -> Round:
+        self,
+        draft: DraftSequence | None,
+        rule: Rule,
+        position: Position,
+        num_draft_tokens: int,
+        adaptive: AdaptiveDepth | None,
+    ) -> RoundResult:
         if adaptive is None:
             return play(self.target, draft, rule, position, num_draft_tokens)
         asked = adaptive.most_now()

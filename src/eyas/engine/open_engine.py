@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -11,15 +12,14 @@ import torch
 
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
-from eyas.engine.captured.open import Rounds, open_path
+from eyas.engine.captured.open_captured import Rounds, open_path
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft, why_not_fused
 from eyas.engine.engine import Engine
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import quantise_llama, read_llama, why_not_fast
-from eyas.engine.native import NativeKernels, load_kernels
-from eyas.engine.native_stack import NativeStack
-from eyas.engine.runner import Draft, Target
-from eyas.engine.thread_choice import choose_threads
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import quantise_llama, read_llama, why_not_fast
+from eyas.engine.llama.native import NativeKernels, load_kernels
+from eyas.engine.llama.native_stack import NativeStack
+from eyas.engine.sequence_protocols import DraftSequence, TargetSequence
 from eyas.engine.transformers_target import TransformersTarget
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft, required_boundaries
@@ -34,6 +34,10 @@ class EngineOptionsInvalid(EyasError):
     """An engine cannot be opened so."""
 
     code = "engine-options-invalid"
+
+
+_WORTH = 0.95  # more threads must be this much faster: they suffer more from whatever else runs
+_NUM_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +77,15 @@ def open_engine(
         placement: dtype and device of both.
         cache: eyas' cache folder, for compiled kernels.
         num_threads: at most so many for our own CPU kernels; fewer are used, and set for torch, where that is faster.
-        rounds: "auto" captures whole rounds into CUDA graphs where that is possible; "readable" never does; "twin" runs
-            the captured rounds eagerly, on any device, for tests.
+        rounds: "auto" captures whole rounds into CUDA graphs where that is possible; "reference" never does;
+            "uncaptured" runs the captured rounds as written, on any device, for tests.
         quantize: weights of the target's layers; not in our own kernels, and not captured.
 
     Raises:
         EngineOptionsInvalid: threads below 1, or a word for `rounds` or `quantize` that there is not.
         EnvironmentMissing, QuantisationUnsupported: see `models.quantise`.
         AuxBoundariesUnknown: the draft does not say, and there is no default for the target.
-        What `read_target`, `load_draft` and `Target.load` raise.
+        What `read_target`, `load_draft` and `models.Target.load` raise.
     """
     _require_options(num_threads, rounds, quantize)
     require_quantisable(quantize, placement)
@@ -155,12 +159,14 @@ def _fastest(target: LlamaTarget, stack: NativeStack, most: int, talk: Talk) -> 
     return stack.num_threads
 
 
-def draft_runner(draft: Eagle3Draft, kernels: NativeKernels | None, num_threads: int, talk: Talk) -> tuple[Draft, str]:
+def draft_runner(
+    draft: Eagle3Draft, kernels: NativeKernels | None, num_threads: int, talk: Talk
+) -> tuple[DraftSequence, str]:
     """The fastest runner for a loaded draft, and its name for a report."""
     boundaries = required_boundaries(draft)
     reason = why_not_fused(draft.spec)
     if reason is not None:
-        talk.note(f"the draft takes the slow path: {reason}")
+        talk.note(f"the draft runs on the reference path: {reason}")
         return ReferenceDraft(draft, boundaries), "reference"
     fused = FusedDraft(draft, boundaries, kernels=kernels, num_threads=num_threads)
     return fused, "native kernels" if kernels else "torch"
@@ -173,7 +179,7 @@ def _open_target(
     num_threads: int,
     quantize: Quantisation,
     talk: Talk,
-) -> tuple[Target, str, int | None, tuple[torch.Tensor, torch.Tensor]]:
+) -> tuple[TargetSequence, str, int | None, tuple[torch.Tensor, torch.Tensor]]:
     reason = why_not_fast(json.loads((folder / "config.json").read_text("utf-8")))
     if reason is None:
         weights = read_llama(folder, dtype=placement.dtype, device=placement.device)
@@ -185,3 +191,32 @@ def _open_target(
     model = ModelTarget.load(folder, placement)
     quantise_target(model, quantize, talk)
     return TransformersTarget(model), "transformers", None, (model.parts.embedding, model.parts.head)
+
+
+def candidates(most: int) -> list[int]:
+    """1, 2, 4 … and `most`."""
+    powers = [1 << i for i in range(most.bit_length()) if 1 << i < most]
+    return [*powers, most]
+
+
+def choose_threads(most: int, run: Callable[[int], None], clock: Callable[[], float]) -> int:
+    """The number of threads, 1 … `most`, at which `run(threads)` is fastest.
+
+    Args:
+        most: threads that torch would use.
+        run: one typical pass with so many threads.
+        clock: seconds.
+    """
+    best, best_s = 1, float("inf")
+    for threads in candidates(most):
+        run(threads)  # wakes the threads up
+        seconds = min(_timed(run, threads, clock) for _ in range(_NUM_TRIES))
+        if seconds < best_s * (_WORTH if threads > 1 else 1.0):
+            best, best_s = threads, seconds
+    return best
+
+
+def _timed(run: Callable[[int], None], threads: int, clock: Callable[[], float]) -> float:
+    started = clock()
+    run(threads)
+    return clock() - started

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eyas.decode.chain import DraftToken, Rule
-from eyas.engine.runner import Draft, Target
+from eyas.engine.sequence_protocols import DraftSequence, TargetSequence
 
 # Asked before each draft: the draft's top probabilities of the drafts before it (and of this one, where its offer is
 # already there), and how many drafts there are. False ends drafting.
@@ -39,7 +39,7 @@ class Position:
         self.unread.append((tuple(ids), aux_states.clone()))
         self.draft_logits = None
 
-    def catch_up(self, draft: Draft) -> None:
+    def catch_up(self, draft: DraftSequence) -> None:
         """Let the draft read all that it has not read."""
         if self.unread:
             ids = [token for some, _ in self.unread for token in some]
@@ -48,7 +48,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class RoundResult:
     """What a round gained.
 
     Attributes:
@@ -64,7 +64,9 @@ class Round:
     confidences: tuple[float, ...] = ()
 
 
-def begin(target: Target, draft: Draft | None, rule: Rule, prompt_ids: list[int], *, is_lazy: bool = False) -> Position:
+def begin(
+    target: TargetSequence, draft: DraftSequence | None, rule: Rule, prompt_ids: list[int], *, is_lazy: bool = False
+) -> Position:
     """Read the prompt; its first new token belongs to no round."""
     output = target.prefill(prompt_ids)
     position = Position(rule.verify(output.logits, ()).bonus_token, None)
@@ -73,15 +75,15 @@ def begin(target: Target, draft: Draft | None, rule: Rule, prompt_ids: list[int]
 
 
 def play(
-    target: Target,
-    draft: Draft | None,
+    target: TargetSequence,
+    draft: DraftSequence | None,
     rule: Rule,
     position: Position,
     num_draft_tokens: int,
     *,
     wants_another: WantsAnother | None = None,
     is_lazy: bool = False,
-) -> Round:
+) -> RoundResult:
     """Play one round and move `position` on.
 
     Args:
@@ -121,7 +123,7 @@ def play(
     # Repair: what the draft wrote from its own states is written again from the target's.
     position.pending_id = verdict.bonus_token
     _repair(draft, position, ids, output.aux_states[: kept + 1], is_lazy)
-    return Round(ids, kept, len(drafts), tuple(confidences[: len(drafts)]))
+    return RoundResult(ids, kept, len(drafts), tuple(confidences[: len(drafts)]))
 
 
 def top_probability(logits: Tensor) -> float:
@@ -130,7 +132,9 @@ def top_probability(logits: Tensor) -> float:
     return float((wide - wide.max()).exp().sum().reciprocal())
 
 
-def _repair(draft: Draft | None, position: Position, ids: Sequence[int], aux_states: Tensor, is_lazy: bool) -> None:
+def _repair(
+    draft: DraftSequence | None, position: Position, ids: Sequence[int], aux_states: Tensor, is_lazy: bool
+) -> None:
     if draft is None:
         return
     if is_lazy:

@@ -9,13 +9,13 @@ from transformers.cache_utils import DynamicLayer
 
 from eyas.decode.tree_rows import TreeRows, paths_of
 from eyas.decode.tree_shape import TreeUnsupported
-from eyas.engine.runner import TargetOutput
+from eyas.engine.sequence_protocols import TargetOutput
 from eyas.models.target import Target as ModelTarget
 from eyas.models.target import require_finite
 
 
 class TransformersTarget:
-    """A `Target` over `models.Target` and transformers' own cache.
+    """A `TargetSequence` over `models.Target` and transformers' own cache.
 
     Attention layers are cut back. Recurrent layers (linear attention, state spaces) have one state and no positions:
     before a pass it is kept aside, and what a rejected draft leaves of the pass is read again from there.
@@ -40,23 +40,23 @@ class TransformersTarget:
         return self._length
 
     def start(self, capacity: int, aux_boundaries: Sequence[int]) -> None:
-        """See `Target.start`; the cache grows by itself."""
+        """See `TargetSequence.start`; the cache grows by itself."""
         self._cache = self._target.new_cache()
         self._length, self._aux_boundaries = 0, tuple(aux_boundaries)
 
     def prefill(self, ids: Sequence[int]) -> TargetOutput:
-        """See `Target.prefill`."""
+        """See `TargetSequence.prefill`."""
         assert self._length == 0, "start first"
         output = self._run(ids, last_only=True)
         require_finite(output.logits, self._target.name)
         return output
 
     def forward(self, ids: Sequence[int]) -> TargetOutput:
-        """See `Target.forward`."""
+        """See `TargetSequence.forward`."""
         return self._run(ids, last_only=False)
 
     def truncate(self, length: int) -> None:
-        """See `Target.truncate`; with recurrent layers not further back than the last pass."""
+        """See `TargetSequence.truncate`; with recurrent layers not further back than the last pass."""
         assert 0 <= length <= self._length, f"cannot keep {length} of {self._length} positions"
         if length == self._length:
             return

@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from eyas.contract.files.json_file import read_json_object
+from eyas.engine.batches.complete_prompts import BatchSettings, complete_prompts
 from eyas.engine.batches.generator import Request
-from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.errors import EyasError
 from eyas.models.chat_prompt import TokenizerUnloadable, load_tokenizer, prompt_ids, stop_ids_of
 from eyas.models.placement import Placement

@@ -16,10 +16,10 @@ from eyas.data.prepare import PrepareConfig, prepare
 from eyas.data.text.target_text import load_target_text
 from eyas.data.writing.target_writer import TargetWriter
 from eyas.data.writing.writing_config import WritingConfig
+from eyas.engine.batches.batch_llama import bytes_per_position
+from eyas.engine.batches.batch_plan import BatchMemoryTooSmall
 from eyas.engine.batches.generator import Request
-from eyas.engine.batches.model import bytes_per_position
-from eyas.engine.batches.plan import BatchMemoryTooSmall
-from eyas.engine.llama_weights import read_llama
+from eyas.engine.llama.llama_weights import read_llama
 from eyas.records.eval_rows import EvalRow, read_eval_rows
 from eyas.talk import Silent
 from tiny_target import tiny_target

@@ -11,10 +11,10 @@ from torch import Tensor
 from triton.runtime import interpreter
 
 from eyas.decode.sampling import Sampling, SamplingBatch
-from eyas.engine.batches.model import BatchLlama, Pieces
-from eyas.engine.batches.ops import BatchOps, EagerBatchOps
-from eyas.engine.batches.triton_ops import TritonBatchOps
-from eyas.engine.llama_weights import fuse_llama
+from eyas.engine.batches.batch_llama import BatchLlama, Pieces
+from eyas.engine.batches.batch_ops import BatchOps, ReferenceBatchOps
+from eyas.engine.batches.triton_batch_ops import TritonBatchOps
+from eyas.engine.llama.llama_weights import fuse_llama
 from tiny_target import tiny_target
 from triton_interpreter import largest_difference
 
@@ -80,7 +80,7 @@ def main() -> None:
     """Compare."""
     allow_ranges_of_loaded_numbers()
     errors: dict[str, float] = {}
-    eager, unsplit = EagerBatchOps(), TritonBatchOps(1, split_capacity=0)
+    eager, unsplit = ReferenceBatchOps(), TritonBatchOps(1, split_capacity=0)
     # Of many multiprocessors each sequence gets several: attention in parts.
     split = TritonBatchOps(16, split_capacity=0)
     pairs = [
@@ -101,7 +101,7 @@ def main() -> None:
         "drawn in bf16": (2 * torch.randn(rows, 8000)).bfloat16(),
     }
     for name, logits in logits_of.items():
-        tokens = [drawn(ops, logits) for ops in (EagerBatchOps(), TritonBatchOps())]
+        tokens = [drawn(ops, logits) for ops in (ReferenceBatchOps(), TritonBatchOps())]
         errors[name] = float((tokens[0] != tokens[1]).sum())
     print(json.dumps(errors))
 

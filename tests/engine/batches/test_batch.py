@@ -12,17 +12,22 @@ import torch
 
 from eyas.decode.chain import rule_for
 from eyas.decode.sampling import Sampling
-from eyas.engine.batches.any_target import cache_size
-from eyas.engine.batches.file import CompletionsDamaged, CompletionsInUse, CompletionsOfAnotherRun, complete_to_file
+from eyas.engine.batches.batch_llama import BatchLlama, bytes_per_position
+from eyas.engine.batches.batch_plan import BatchMemoryTooSmall, plan_batch
+from eyas.engine.batches.batch_runner import BatchRunner, Pace, captured_pace
+from eyas.engine.batches.batch_state import BatchState, NewRow
+from eyas.engine.batches.complete_prompts import BatchSettings, complete_prompts, plan_for, runner_for
+from eyas.engine.batches.completions_file import (
+    CompletionsDamaged,
+    CompletionsInUse,
+    CompletionsOfAnotherRun,
+    complete_to_file,
+)
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
-from eyas.engine.batches.model import BatchLlama, bytes_per_position
-from eyas.engine.batches.open import BatchSettings, complete_prompts, plan_for, runner_for
-from eyas.engine.batches.plan import BatchMemoryTooSmall, plan_batch
-from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
-from eyas.engine.batches.state import BatchState, NewRow
+from eyas.engine.batches.transformers_batch import cache_size
 from eyas.engine.engine import Engine, Limits, PromptEmpty
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import LlamaWeights, fuse_llama
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import LlamaWeights, fuse_llama
 from eyas.engine.transformers_target import TransformersTarget
 from eyas.models.placement import place
 from eyas.models.target import Target
@@ -470,7 +475,7 @@ def test_a_gpu_writes_the_texts_of_the_cpu(tmp_path: Path):
 @on_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_captured_steps_write_what_the_same_steps_write_uncaptured(dtype: torch.dtype):
-    from eyas.engine.batches.triton_ops import TritonBatchOps
+    from eyas.engine.batches.triton_batch_ops import TritonBatchOps
 
     model = tiny_target("llama").to("cuda", dtype)
     weights = fuse_llama(model.config.to_dict(), model.state_dict().get)

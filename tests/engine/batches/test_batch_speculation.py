@@ -9,17 +9,17 @@ import torch
 
 from eyas.decode.chain import rule_for
 from eyas.decode.sampling import Sampling
-from eyas.engine.batches.draft import BatchDraft
+from eyas.engine.batches.batch_draft import BatchDraft
+from eyas.engine.batches.batch_llama import BatchLlama
+from eyas.engine.batches.batch_ops import BatchOps
+from eyas.engine.batches.batch_round import BatchSpeculation
+from eyas.engine.batches.batch_runner import BatchRunner, Pace, captured_pace
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
-from eyas.engine.batches.model import BatchLlama
-from eyas.engine.batches.ops import BatchOps
-from eyas.engine.batches.round import BatchSpeculation
-from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
-from eyas.engine.capturable import FastPathUnsupported
+from eyas.engine.cuda_graphs import FastPathUnsupported
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import LlamaWeights, fuse_llama
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import LlamaWeights, fuse_llama
 from eyas.models.draft import Eagle3Draft
 from eyas.talk import Silent
 from tiny_draft import SWITCHES, tiny_draft
@@ -137,7 +137,7 @@ def test_other_drafts_are_refused(name: str):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("num_draft_tokens", [1, 3])
 def test_captured_rounds_write_what_the_single_stream_engine_writes(num_draft_tokens: int):
-    from eyas.engine.batches.triton_ops import TritonBatchOps
+    from eyas.engine.batches.triton_batch_ops import TritonBatchOps
 
     model = tiny_target("llama", vocab_size=VOCAB).to("cuda")
     weights = fuse_llama(model.config.to_dict(), model.state_dict().get)

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from eyas.engine.batches.ops import EagerBatchOps
-from eyas.engine.captured import prompt as module
-from eyas.engine.captured.prompt import EagerPrompt, PiecewisePrompt, PromptReader, prompt_reader
-from eyas.engine.captured.weights import fast_target
+from eyas.engine.batches.batch_ops import ReferenceBatchOps
+from eyas.engine.captured import prompt_pass as module
+from eyas.engine.captured.captured_weights import fast_target
+from eyas.engine.captured.prompt_pass import PiecewisePrompt, PromptPass, ReferencePrompt, prompt_pass
 from eyas.engine.captured.workspace import key_value_cache
 from tiny_captured import BOUNDARIES, VOCAB, on_gpu, tiny_weights
 
@@ -21,7 +21,7 @@ def gap(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a.double() - b.double()).abs().max() / a.double().abs().max().clamp(min=1))
 
 
-def left(reader: PromptReader, cache: torch.Tensor, num: int, width: int) -> tuple[torch.Tensor, ...]:
+def left(reader: PromptPass, cache: torch.Tensor, num: int, width: int) -> tuple[torch.Tensor, ...]:
     """Keys and values, states, token."""
     states = cache.new_full((num, width), 7.0)
     token = reader.read(ids_of(num), states).clone()
@@ -36,10 +36,10 @@ def test_pieces_leave_what_plain_operators_leave(num: int, monkeypatch: pytest.M
     weights = tiny_weights()
     target = fast_target(weights, max_length=LENGTH, aux_boundaries=BOUNDARIES)
     caches = [key_value_cache(target, len(target.layers), LENGTH) for _ in range(2)]
-    pieces = PiecewisePrompt(weights, caches[1], BOUNDARIES, EagerBatchOps(), captures=False)
+    pieces = PiecewisePrompt(weights, caches[1], BOUNDARIES, ReferenceBatchOps(), captures=False)
     width = len(BOUNDARIES) * weights.shape.hidden
 
-    expected = left(EagerPrompt(target, caches[0]), caches[0], num, width)
+    expected = left(ReferencePrompt(target, caches[0]), caches[0], num, width)
     got = left(pieces, caches[1], num, width)
 
     for name, a, b in zip(("cache", "states", "token"), expected, got, strict=True):
@@ -54,9 +54,9 @@ def test_captured_pieces_leave_what_plain_operators_leave(num: int):
     target = fast_target(weights, max_length=LENGTH, aux_boundaries=BOUNDARIES)
     caches = [key_value_cache(target, len(target.layers), LENGTH) for _ in range(2)]
     width = len(BOUNDARIES) * weights.shape.hidden
-    pieces = prompt_reader(weights, caches[1], BOUNDARIES, captures=True)
+    pieces = prompt_pass(weights, caches[1], BOUNDARIES, captures=True)
 
-    expected = left(EagerPrompt(target, caches[0]), caches[0], num, width)
+    expected = left(ReferencePrompt(target, caches[0]), caches[0], num, width)
     for _ in range(2):  # captured, replayed
         got = left(pieces, caches[1], num, width)
 

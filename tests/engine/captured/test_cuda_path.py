@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from eyas.decode.chain import SampledRule
 from eyas.decode.sampling import Sampling
 from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
-from eyas.engine.captured.open import open_path
+from eyas.engine.captured.open_captured import open_path
 from eyas.engine.cost_table import CostTable
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import LlamaWeights
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import LlamaWeights
 from eyas.talk import Silent
 from tiny_captured import BOUNDARIES, VOCAB, tiny_module, tiny_weights
 
@@ -25,7 +25,7 @@ WEIGHTS = tiny_weights()
 
 def engine(weights: LlamaWeights = WEIGHTS, talk: Silent | None = None, **changes: object) -> Engine:
     draft = tiny_module(weights, **changes)
-    fast = open_path(weights, draft, BOUNDARIES, "twin", talk or Silent())
+    fast = open_path(weights, draft, BOUNDARIES, "uncaptured", talk or Silent())
     return Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES), fast=fast)
 
 
@@ -161,8 +161,8 @@ def test_drawn_drafts_and_sampled_texts_of_adaptive_depth_take_the_readable_roun
 
     assert texts[0] == texts[1] == texts[2]
     assert talk.notes == [
-        "some requests take the readable rounds: captured rounds do not draw drafts",
-        "some requests take the readable rounds: depth adapts in captured rounds of greedy texts only",
+        "some requests take the reference rounds: captured rounds do not draw drafts",
+        "some requests take the reference rounds: depth adapts in captured rounds of greedy texts only",
     ]
 
 
@@ -179,7 +179,7 @@ def test_a_target_with_a_window_is_left_to_the_readable_rounds_with_the_reason()
     talk = Silent()
     windowed = replace(WEIGHTS, shape=replace(WEIGHTS.shape, window=8))
 
-    assert open_path(windowed, None, (), "twin", talk) is None
+    assert open_path(windowed, None, (), "uncaptured", talk) is None
     assert "a sliding window" in talk.notes[0]
 
 

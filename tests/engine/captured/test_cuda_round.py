@@ -1,4 +1,4 @@
-"""The captured round computes what the readable round computes, token for token (here by its eager twin, fp32, CPU)."""
+"""The captured round computes what the reference round computes, token for token (by torch operators, fp32)."""
 
 from dataclasses import replace
 
@@ -8,17 +8,17 @@ import torch
 from eyas.decode.chain import SampledRule
 from eyas.decode.sampling import Sampling
 from eyas.engine.adaptive import AdaptiveDepth, AdaptiveSettings
-from eyas.engine.capturable import FastPathUnsupported, why_not_captured
-from eyas.engine.captured.engine import CacheTooShort, FastEngine, FastSettings
-from eyas.engine.captured.open import open_captured, open_path
-from eyas.engine.captured.ops import EagerOps
-from eyas.engine.captured.round import new_round
-from eyas.engine.captured.weights import fast_draft, fast_target
+from eyas.engine.captured.captured_engine import CacheTooShort, FastEngine, FastSettings
+from eyas.engine.captured.captured_round import new_round
+from eyas.engine.captured.captured_weights import fast_draft, fast_target
+from eyas.engine.captured.open_captured import open_captured, open_path
+from eyas.engine.captured.round_ops import ReferenceOps
 from eyas.engine.cost_table import CostTable
+from eyas.engine.cuda_graphs import FastPathUnsupported, why_not_captured
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits, PromptEmpty
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import LlamaWeights
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import LlamaWeights
 from eyas.talk import Silent
 from tiny_captured import BOUNDARIES, HEADS, KV_HEADS, WIDTH, on_gpu, tiny_module, tiny_weights
 
@@ -69,7 +69,7 @@ def test_a_draft_of_other_weights_proposes_otherwise_but_the_text_stays():
     texts = []
     for seed in (1, 2):
         draft = fast_draft(tiny_module(weights, seed), target)
-        round_ = new_round(EagerOps(), target, draft, num_draft_tokens=3, max_length=128)
+        round_ = new_round(ReferenceOps(), target, draft, num_draft_tokens=3, max_length=128)
         texts.append(FastEngine(round_).generate(PROMPT, limits))
 
     assert texts[0].ids == texts[1].ids
@@ -119,7 +119,7 @@ def test_simulated_acceptances_are_taken_as_given():
     weights = tiny_weights()
     target = fast_target(weights, max_length=64, aux_boundaries=BOUNDARIES)
     draft = fast_draft(tiny_module(weights), target)
-    round_ = new_round(EagerOps(), target, draft, num_draft_tokens=3, max_length=64, is_simulated=True)
+    round_ = new_round(ReferenceOps(), target, draft, num_draft_tokens=3, max_length=64, is_simulated=True)
     round_.state.simulated[:4] = torch.tensor([3, 0, 2, 1])
     engine = FastEngine(round_)
     engine.start(PROMPT)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from eyas.decode.tree_shape import TreeShape
 from eyas.engine.engine import Engine, Limits, PromptEmpty
 from eyas.engine.generation import BONUS, PREFILL, Generation
-from eyas.engine.trees.engine import TreeEngine, TreeUnsupported
+from eyas.engine.trees.tree_engine import TreeEngine, TreeUnsupported
 from stub_models import VOCAB, StubDraft, StubTarget, moody_draft, next_logits, right_draft, wrong_draft
 from stub_trees import StubTreeDraft, StubTreeTarget
 

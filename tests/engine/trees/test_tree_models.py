@@ -8,11 +8,11 @@ import torch
 from eyas.contract.spec.draft_spec import Mla
 from eyas.decode.tree_shape import TreeUnsupported
 from eyas.engine.eagle_draft import FusedDraft, ReferenceDraft
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import FAMILIES, fuse_llama
-from eyas.engine.native import NativeKernels
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import FAMILIES, fuse_llama
+from eyas.engine.llama.native import NativeKernels
 from eyas.engine.transformers_target import TransformersTarget
-from eyas.engine.trees.runner import TreeDraft, TreeTarget
+from eyas.engine.trees.tree_round import TreeDraft, TreeTarget
 from eyas.models.target import Target
 from tiny_draft import tiny_draft, tiny_text
 from tiny_target import tiny_target

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from eyas.engine.batches.complete_prompts import BatchSettings, complete_prompts
 from eyas.engine.batches.generator import Request
-from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.engine.engine import Limits
 from eyas.engine.open_engine import open_engine
 from eyas.engine.transformers_target import TransformersTarget
@@ -21,12 +21,12 @@ CPU = place("float32", "cpu")
 
 
 def readable(folder: Path) -> None:
-    opened = open_engine(folder, None, CPU, cache=folder, num_threads=1, talk=Silent(), rounds="readable")
+    opened = open_engine(folder, None, CPU, cache=folder, num_threads=1, talk=Silent(), rounds="reference")
     opened.engine.generate([1, 2], Limits(max_new_tokens=2))
 
 
 def captured(folder: Path) -> None:
-    open_engine(folder, None, CPU, cache=folder, num_threads=1, talk=Silent(), rounds="twin")
+    open_engine(folder, None, CPU, cache=folder, num_threads=1, talk=Silent(), rounds="uncaptured")
 
 
 def batched(folder: Path) -> None:

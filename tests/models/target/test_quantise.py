@@ -8,8 +8,8 @@ import torch.nn.functional as F
 
 from eyas.engine.eagle_draft import FusedDraft
 from eyas.engine.engine import Engine, Limits
-from eyas.engine.llama_target import LlamaTarget
-from eyas.engine.llama_weights import fuse_llama, quantise_llama
+from eyas.engine.llama.llama_target import LlamaTarget
+from eyas.engine.llama.llama_weights import fuse_llama, quantise_llama
 from eyas.engine.open_engine import open_engine
 from eyas.engine.transformers_target import TransformersTarget
 from eyas.errors import EnvironmentMissing

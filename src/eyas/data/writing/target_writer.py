@@ -9,8 +9,8 @@ import torch
 
 from eyas.data.text.target_text import TargetText
 from eyas.data.writing.writing_config import WritingConfig
+from eyas.engine.batches.complete_prompts import BatchSettings, complete_prompts
 from eyas.engine.batches.generator import Completion, Request
-from eyas.engine.batches.open import BatchSettings, complete_prompts
 from eyas.models.placement import Placement, place
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint

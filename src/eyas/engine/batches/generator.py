@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from eyas.decode.sampling import Sampling
-from eyas.engine.batches.runner import BatchRunner, Block
-from eyas.engine.batches.state import NewRow
+from eyas.engine.batches.batch_runner import BatchRunner, Block
+from eyas.engine.batches.batch_state import NewRow
 from eyas.engine.engine import require_prompt
 from eyas.talk import Progress, Talk
 

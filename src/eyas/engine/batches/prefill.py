@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import torch
 
 from eyas.decode.sampling import Sampling
-from eyas.engine.batches.graph import Graphs
-from eyas.engine.batches.model import BatchLlama, Pieces, upload
-from eyas.engine.batches.round import BatchSpeculation
-from eyas.engine.batches.state import BatchState, NewRow
+from eyas.engine.batches.batch_llama import BatchLlama, Pieces, upload
+from eyas.engine.batches.batch_round import BatchSpeculation
+from eyas.engine.batches.batch_state import BatchState, NewRow
+from eyas.engine.cuda_graphs import Graphs
 
 PIECE = 16
 PIECE_SIZES = (16, 64, 256, 1024)  # pieces of a pass, where passes are captured

@@ -1,7 +1,7 @@
 """A target and its draft for many sequences at a time: memory planned for both, or refused, before the first prompt.
 
 Plain decoding and every number of drafts run over the same weights and caches, one after the other, so that they can be
-compared. Only targets of the fast path: the slow one (`any_target.py`) has no place for a draft.
+compared. Only targets of the fast path: the slow one (`transformers_batch.py`) has no place for a draft.
 """
 
 import json
@@ -13,16 +13,16 @@ import torch
 
 from eyas.contract.spec.target_spec import read_target
 from eyas.decode.sampling import Sampling
-from eyas.engine.batches.draft import BatchDraft, draft_bytes_per_position, require_batched
+from eyas.engine.batches.batch_draft import BatchDraft, draft_bytes_per_position, require_batched
+from eyas.engine.batches.batch_llama import BatchLlama, bytes_per_position, rounded_capacity
+from eyas.engine.batches.batch_plan import BatchPlan, SlotSize, plan_slots
+from eyas.engine.batches.batch_round import BatchSpeculation
+from eyas.engine.batches.batch_runner import BatchRunner
+from eyas.engine.batches.complete_prompts import batch_ops, batch_pace, cache_budget, why_not_window
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
-from eyas.engine.batches.model import BatchLlama, bytes_per_position, rounded_capacity
-from eyas.engine.batches.open import batch_ops, batch_pace, cache_budget, why_not_window
-from eyas.engine.batches.plan import BatchPlan, SlotSize, plan_slots
-from eyas.engine.batches.round import BatchSpeculation
-from eyas.engine.batches.runner import BatchRunner
-from eyas.engine.capturable import FastPathUnsupported, why_not_captured
+from eyas.engine.cuda_graphs import FastPathUnsupported, why_not_captured
 from eyas.engine.known_ids import require_known_ids
-from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
+from eyas.engine.llama.llama_weights import LlamaWeights, quantise_llama, read_llama, why_not_fast
 from eyas.errors import EyasError
 from eyas.models.chat_prompt import stop_ids_of
 from eyas.models.draft import Eagle3Draft, required_boundaries

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.engine.captured.weights import FastDraft, FastTarget
+from eyas.engine.captured.captured_weights import FastDraft, FastTarget
 
 # Where each number lies in `RoundState.numbers`.
-LENGTH, BASE, ACCEPTED, ROUNDS, DRAFTED, LAG = range(6)
+LENGTH, BASE, ACCEPTED, ROUNDS, DRAFTED, LAST_UNREAD = range(6)
 NUM_NUMBERS = 6
 
 

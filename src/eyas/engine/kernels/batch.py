@@ -2,7 +2,7 @@
 """Kernels of a batched pass: residual + norm, rotary + cache write, attention over live lengths, SwiGLU.
 
 Matrix products between them are the library's. What is rounded in bf16 is rounded where PyTorch's operators round it,
-so that only the order of sums differs from the eager twin.
+so that only the order of sums differs from the reference.
 Shapes: R = B * M rows (M of each of B sequences), E hidden, N query heads, G key/value heads, D head width, S slots,
 C capacity of a slot in positions, I intermediate.
 """

@@ -3,7 +3,7 @@
 
 Shapes: N output features, C input features, M rows, H query heads, G key/value heads, D head width, L cache length.
 Weights of pairs (the two halves of a rotary pair; gate and up of one feature) lie in neighbouring rows:
-`captured.weights`.
+`captured.captured_weights`.
 Each kernel: ask for weights, wait, multiply by one of the ways of `rows`, finish the tile. By way 3 a program finishes
 many tiles.
 """

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.engine.llama_weights import BlockWeights, LlamaWeights, fuse_llama, why_not_fast
+from eyas.engine.llama.llama_weights import BlockWeights, LlamaWeights, fuse_llama, why_not_fast
 from eyas.models.target import Target
 from eyas.train.rows.packing import Packed, from_padded, to_padded
 from eyas.train.step.packed_attention import attend_rows

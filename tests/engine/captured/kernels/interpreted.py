@@ -10,13 +10,13 @@ import torch
 from interpreted_rounds import played_by_both
 from launched import launched
 
-from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.captured_weights import HeadDims, HeadExtras, rope_table
+from eyas.engine.captured.round_ops import ReferenceOps, RoundOps
 from eyas.engine.captured.tiles import Tile, TileChoice, Way
-from eyas.engine.captured.triton_ops import TritonOps
-from eyas.engine.captured.weights import HeadExtras, Heads, rope_table
+from eyas.engine.captured.triton_round_ops import TritonRoundOps
 from triton_interpreter import largest_difference
 
-HIDDEN, HEADS, WIDTH, LENGTH, OUT, INNER, VOCAB = 24, Heads(num_query=2, num_kv=1, width=16), 16, 48, 10, 6, 21
+HIDDEN, HEADS, WIDTH, LENGTH, OUT, INNER, VOCAB = 24, HeadDims(num_query=2, num_kv=1, width=16), 16, 48, 10, 6, 21
 FEATURES = (HEADS.num_query + 2 * HEADS.num_kv) * WIDTH
 CASES = ((Way.FMA, 1), (Way.FMA, 3), (Way.MMA, 3), (Way.PIPE, 3), (Way.WALK, 1))
 
@@ -33,7 +33,7 @@ def tile(way: Way, num_out: int) -> Tile:
     }[way]
 
 
-def outputs(ops: Ops, num_rows: int) -> dict[str, torch.Tensor]:
+def outputs(ops: RoundOps, num_rows: int) -> dict[str, torch.Tensor]:
     """Results of every matrix operation and of attention on the same random inputs; memory is poisoned before."""
     torch.manual_seed(0)
     x, second, residual = torch.randn(num_rows, HIDDEN), torch.randn(num_rows, HIDDEN), torch.randn(num_rows, OUT)
@@ -91,8 +91,8 @@ def errors(way: Way, num_rows: int) -> dict[str, float]:
         for num_out in sizes
         for num_in in (HIDDEN, 2 * HIDDEN)
     }
-    expected = outputs(EagerOps(), num_rows)
-    got = outputs(TritonOps(tiles=TileChoice(fixed=fixed, attention_block=16), num_multiprocessors=2), num_rows)
+    expected = outputs(ReferenceOps(), num_rows)
+    got = outputs(TritonRoundOps(tiles=TileChoice(fixed=fixed, attention_block=16), num_multiprocessors=2), num_rows)
     return {name: largest_difference(expected[name], got[name]) for name in expected}
 
 

@@ -7,12 +7,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
 from torch import Tensor
 
 from eyas.engine.adaptive import AdaptiveDepth
-from eyas.engine.captured.adaptive import AdaptiveRounds
-from eyas.engine.captured.engine import FastSettings
-from eyas.engine.captured.ops import EagerOps, Ops
+from eyas.engine.captured.adaptive_rounds import AdaptiveRounds
+from eyas.engine.captured.captured_engine import FastSettings
+from eyas.engine.captured.captured_weights import fast_draft, fast_target
+from eyas.engine.captured.round_ops import ReferenceOps, RoundOps
 from eyas.engine.captured.tiles import Kind, Tile, TileChoice, Way
-from eyas.engine.captured.triton_ops import TritonOps
-from eyas.engine.captured.weights import fast_draft, fast_target
+from eyas.engine.captured.triton_round_ops import TritonRoundOps
 from eyas.engine.captured.workspace import key_value_cache
 from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Limits
@@ -40,7 +40,7 @@ class Scripted(AdaptiveDepth):
         return DEPTHS[(self.num_asked - 1) % len(DEPTHS)]
 
 
-def played(ops: Ops) -> dict[str, list[int]]:
+def played(ops: RoundOps) -> dict[str, list[int]]:
     weights = tiny_weights(seed=5)
     target = fast_target(weights, max_length=LENGTH, aux_boundaries=BOUNDARIES)
     draft = fast_draft(tiny_module(weights, seed=16), target)  # accepted also after it caught up
@@ -55,5 +55,5 @@ def played(ops: Ops) -> dict[str, list[int]]:
 
 def played_by_both() -> dict[str, dict[str, list[int]]]:
     """By the twin and by the kernels."""
-    kernels = TritonOps(tiles=OneProgram(attention_block=64), num_multiprocessors=2)
-    return {"twin": played(EagerOps()), "kernels": played(kernels)}
+    kernels = TritonRoundOps(tiles=OneProgram(attention_block=64), num_multiprocessors=2)
+    return {"reference": played(ReferenceOps()), "kernels": played(kernels)}

@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from eyas.engine.captured.launch import Launcher
+from eyas.engine.captured.kernel_launcher import Launcher
 from eyas.talk import Silent
 
 

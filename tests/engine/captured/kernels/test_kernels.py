@@ -28,10 +28,10 @@ def test_a_kernel_computes_what_its_plain_twin_computes(found, way: str, num_row
 def test_rounds_of_changing_depth_are_those_of_the_plain_twin_also_when_the_draft_catches_up(found):
     played = found["rounds"]
 
-    assert played["kernels"] == played["twin"]
-    assert played["twin"]["drafted"][:6] == [2, 0, 0, 0, 0, 2]
-    assert played["twin"]["accepted"][5] > 0, "nothing is accepted after the draft caught up"
-    assert max(played["twin"]["accepted"]) == 2, "no draft is accepted to the full depth"
+    assert played["kernels"] == played["reference"]
+    assert played["reference"]["drafted"][:6] == [2, 0, 0, 0, 0, 2]
+    assert played["reference"]["accepted"][5] > 0, "nothing is accepted after the draft caught up"
+    assert max(played["reference"]["accepted"]) == 2, "no draft is accepted to the full depth"
 
 
 def test_compiling_ahead_launches_nothing_and_leaves_the_launcher_launching(found):

@@ -11,14 +11,20 @@ import torch
 import triton
 from torch import Tensor
 
-from eyas.engine.captured.launch import Launcher
+from eyas.engine.captured.captured_weights import HeadDims, HeadExtras
+from eyas.engine.captured.kernel_launcher import Launcher
 from eyas.engine.captured.tiles import Tile, TileChoice, Way
-from eyas.engine.captured.weights import HeadExtras, Heads
 from eyas.engine.kernels.attention import attention_kernel
-from eyas.engine.kernels.choose import accept_kernel, embed_kernel, pick_kernel
 from eyas.engine.kernels.heads import heads_kernel
-from eyas.engine.kernels.lag import advance_kernel, fetch_kernel, store_kernel
 from eyas.engine.kernels.linear import gate_up_kernel, head_kernel, linear_kernel, qkv_kernel
+from eyas.engine.kernels.round_state import (
+    accept_kernel,
+    advance_kernel,
+    embed_kernel,
+    fetch_kernel,
+    pick_kernel,
+    store_kernel,
+)
 from eyas.engine.kernels.rows import norm_kernel
 from eyas.talk import Talk
 
@@ -26,8 +32,8 @@ _STATE_BLOCK = 1024
 
 
 @dataclass(slots=True)
-class TritonOps:
-    """See `captured.ops.Ops`.
+class TritonRoundOps:
+    """See `captured.round_ops.RoundOps`.
 
     Attributes:
         tiles: block sizes by shape.
@@ -43,7 +49,7 @@ class TritonOps:
     _launch: Launcher = field(default_factory=Launcher)
 
     def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
-        """See `Ops.compile_ahead`."""
+        """See `RoundOps.compile_ahead`."""
         self._launch.compile_ahead(functions, talk)
 
     def _grid(self, tile: Tile, num_out: int) -> tuple[int]:
@@ -95,12 +101,12 @@ class TritonOps:
         return self._scratch[key][0]
 
     def num_parts(self, head: Tensor, num_rows: int) -> int:
-        """See `Ops.num_parts`."""
+        """See `RoundOps.num_parts`."""
         tile = self.tiles.pick("head", head, num_rows)
         return -(-head.shape[0] // tile.block_out)
 
     def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
-        """See `Ops.embed`."""
+        """See `RoundOps.embed`."""
         width = table.shape[1]
         self._launch(embed_kernel, (out.shape[0],))(
             table, ids, out, out.stride(0), C=width, BK=triton.next_power_of_2(width), **self._overlap()
@@ -109,7 +115,7 @@ class TritonOps:
     def project_qkv(
         self,
         weight: Tensor,
-        heads: Heads,
+        heads: HeadDims,
         *,
         x: Tensor,
         norm: Tensor,
@@ -123,7 +129,7 @@ class TritonOps:
         cache: Tensor,
         extras: HeadExtras | None = None,
     ) -> None:
-        """See `Ops.project_qkv`; with extras as three launches, since a head norm needs a whole head."""
+        """See `RoundOps.project_qkv`; with extras as three launches, since a head norm needs a whole head."""
         num_rows = query.shape[0]
         if extras is not None:
             assert second is None, "a draft has no head norms here"
@@ -171,7 +177,7 @@ class TritonOps:
     def _project_heads(
         self,
         weight: Tensor,
-        heads: Heads,
+        heads: HeadDims,
         inputs: Tensor,
         extras: HeadExtras,
         eps: float,
@@ -207,8 +213,8 @@ class TritonOps:
             **self._overlap(),
         )
 
-    def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
-        """See `Ops.attend`."""
+    def attend(self, query: Tensor, heads: HeadDims, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
+        """See `RoundOps.attend`."""
         num_rows, length, width = query.shape[0], cache.shape[2], heads.width
         block = self.tiles.attention_block
         splits = triton.cdiv(length, block)
@@ -236,7 +242,7 @@ class TritonOps:
             **self._overlap(),
         )
 
-    def _attention_scratch(self, heads: Heads, splits: int, rows: int, device: torch.device) -> tuple[Tensor, ...]:
+    def _attention_scratch(self, heads: HeadDims, splits: int, rows: int, device: torch.device) -> tuple[Tensor, ...]:
         """Parts, peaks, totals and arrival counters; shared by all layers, which run one after the other."""
         key = (heads.num_kv, splits, rows, heads.width)
         if key not in self._scratch:
@@ -250,7 +256,7 @@ class TritonOps:
         return self._scratch[key]
 
     def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
-        """See `Ops.linear`."""
+        """See `RoundOps.linear`."""
         num_rows, (num_out, num_in) = x.shape[0], weight.shape
         tile = self.tiles.pick("linear", weight, num_rows)
         added = out if residual is None else residual
@@ -268,7 +274,7 @@ class TritonOps:
         )
 
     def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
-        """See `Ops.gate_up`."""
+        """See `RoundOps.gate_up`."""
         num_rows, (num_out, num_in) = x.shape[0], weight.shape
         tile = self.tiles.pick("gate_up", weight, num_rows)
         has_norm = tile.way != Way.PIPE
@@ -291,7 +297,7 @@ class TritonOps:
     def best_tokens(
         self, head: Tensor, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, best: Tensor, best_ids: Tensor
     ) -> None:
-        """See `Ops.best_tokens`."""
+        """See `RoundOps.best_tokens`."""
         num_rows, (num_out, num_in) = best.shape[0], head.shape
         tile = self.tiles.pick("head", head, num_rows)
         num_parts = triton.cdiv(num_out, tile.block_out)
@@ -327,7 +333,7 @@ class TritonOps:
         records: Tensor,
         simulated: Tensor | None,
     ) -> None:
-        """See `Ops.accept`."""
+        """See `RoundOps.accept`."""
         num_parts = best.shape[1]
         self._launch(accept_kernel, (1,))(
             best,
@@ -355,7 +361,7 @@ class TritonOps:
         token: Tensor,
         copy: tuple[Tensor, Tensor, Tensor] | None,
     ) -> None:
-        """See `Ops.pick`."""
+        """See `RoundOps.pick`."""
         num_parts = best.shape[1]
         rows, index, out = (best, token, best) if copy is None else copy
         width = rows.shape[1] if copy is not None else 1
@@ -381,19 +387,19 @@ class TritonOps:
     def store_states(
         self, states: Tensor, chosen: Tensor, numbers: Tensor, stored: Tensor, stored_ids: Tensor, *, is_drafted: bool
     ) -> None:
-        """See `Ops.store_states`."""
+        """See `RoundOps.store_states`."""
         num_rows, width = states.shape
         self._launch(store_kernel, (num_rows, triton.cdiv(width, _STATE_BLOCK)))(
             states, chosen, numbers, stored, stored_ids, C=width, BK=_STATE_BLOCK, DRAFTED=is_drafted, **self._overlap()
         )
 
     def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
-        """See `Ops.fetch_states`."""
+        """See `RoundOps.fetch_states`."""
         num_rows, width = states.shape
         self._launch(fetch_kernel, (num_rows, triton.cdiv(width, _STATE_BLOCK)))(
             stored, stored_ids, numbers, states, ids, stored.shape[0], C=width, BK=_STATE_BLOCK, **self._overlap()
         )
 
     def advance(self, numbers: Tensor, num_rows: int) -> None:
-        """See `Ops.advance`."""
+        """See `RoundOps.advance`."""
         self._launch(advance_kernel, (1,))(numbers, M=num_rows, num_warps=1, **self._overlap())

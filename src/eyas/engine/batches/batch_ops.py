@@ -1,7 +1,7 @@
-"""The operations that a batched pass is made of, besides matrix products, and their plain PyTorch form.
+"""The operations that a batched pass is made of, besides matrix products, and their reference in PyTorch.
 
-`EagerBatchOps` runs on a CPU and reads every prompt; `batches.triton_ops` has the same operations as CUDA kernels, and
-tests hold the two against each other.
+`ReferenceBatchOps` runs on a CPU and reads every prompt; `batches.triton_batch_ops` has the same operations as CUDA
+kernels. Tests hold the two against each other.
 
 Shapes: B sequences, M new rows of each, R = B * M rows, E hidden, N query heads, G key/value heads, D head width,
 S slots, C capacity of a slot in positions, V vocabulary.
@@ -15,15 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.decode.sampling import SamplingBatch, draw, token_probs
-from eyas.engine.block_stack import rotate
-from eyas.engine.llama_weights import BlockWeights, LlamaShape
+from eyas.engine.llama.block_stack import rotate
+from eyas.engine.llama.llama_weights import BlockWeights, LlamaShape
 
 # Eager attention reads up to the longest live length, rounded up: few different shapes keep allocations reusable.
 _LENGTH_STEP = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CachePlace:
     """Where the new rows of a pass stand; made by `BatchOps.place`, the same for all layers.
 
     Attributes:
@@ -44,9 +44,11 @@ class Place:
 
 
 class BatchOps(Protocol):
-    """Nothing here waits for the device, but for `EagerBatchOps.place` of a step."""
+    """Nothing here waits for the device, but for `ReferenceBatchOps.place` of a step."""
 
-    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None) -> Place:
+    def place(
+        self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None
+    ) -> CachePlace:
         """For M new rows after `lengths` [B]; rope: cosines and sines [C, D / 2].
 
         A slot may occur several times in `slots` [B], for pieces of one prompt: what a pass writes, its rows see.
@@ -58,7 +60,7 @@ class BatchOps(Protocol):
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """`residual` [R, E] += x, in place; its norm."""
 
-    def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: Place) -> Tensor:
+    def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: CachePlace) -> Tensor:
         """Turned queries [R, N * D]; turned keys, and values, into `cache` [2, S, G, C, D] at the rows' positions.
 
         Args:
@@ -69,7 +71,7 @@ class BatchOps(Protocol):
             place: of the rows; a position beyond the capacity is written to the last one.
         """
 
-    def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: Place) -> Tensor:
+    def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: CachePlace) -> Tensor:
         """[R, N * D]; row m of a sequence sees positions 0 … its length + m."""
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
@@ -79,17 +81,19 @@ class BatchOps(Protocol):
         """[R] a token per row of [R, V], by the row's settings and number in [0, 1)."""
 
 
-class EagerBatchOps:
+class ReferenceBatchOps:
     """By torch operators: any device, any dtype."""
 
-    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None) -> Place:
+    def place(
+        self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None
+    ) -> CachePlace:
         """See `BatchOps.place`."""
         capacity, device = rope[0].shape[0], lengths.device
         positions = (lengths[:, None] + torch.arange(num_new, device=device)).clamp(max=capacity - 1)
         longest = int(lengths.max()) + num_new
         live = min(capacity, -(-longest // _LENGTH_STEP) * _LENGTH_STEP)
         mask = torch.arange(live, device=device) <= positions[..., None]
-        return Place(
+        return CachePlace(
             lengths=lengths,
             num_new=num_new,
             cos=rope[0],
@@ -108,7 +112,7 @@ class EagerBatchOps:
         residual += x
         return torch.rms_norm(residual, (x.shape[-1],), weight, eps)
 
-    def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: Place) -> Tensor:
+    def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: CachePlace) -> Tensor:
         """See `BatchOps.turn`."""
         assert place.positions is not None, "eager rows know their positions"
         num_turned = shape.num_heads + shape.num_kv_heads
@@ -126,7 +130,7 @@ class EagerBatchOps:
         cache[1][slots, :, place.positions] = values
         return turned[:, :, : shape.num_heads].reshape(qkv.shape[0], -1)
 
-    def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: Place) -> Tensor:
+    def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: CachePlace) -> Tensor:
         """See `BatchOps.attend`."""
         num, rows = len(place.lengths), place.num_new
         heads = query.view(num, rows, shape.num_kv_heads, -1, shape.head_dim).transpose(1, 2)
@@ -152,15 +156,15 @@ class EagerBatchOps:
         return draw(token_probs(logits, settings), uniform)
 
 
-def place_prompts(slots: Tensor, longest: int, rope: tuple[Tensor, Tensor]) -> Place:
+def place_prompts(slots: Tensor, longest: int, rope: tuple[Tensor, Tensor]) -> CachePlace:
     """For prompts [B, longest], padded on the right, that go to empty slots; eager operations only."""
     positions = torch.arange(longest, device=slots.device).expand(len(slots), -1)
-    return Place(
+    return CachePlace(
         lengths=torch.zeros_like(slots), num_new=longest, cos=rope[0], sin=rope[1], positions=positions, slots=slots
     )
 
 
-def _attend_prompts(heads: Tensor, cache: Tensor, place: Place) -> Tensor:
+def _attend_prompts(heads: Tensor, cache: Tensor, place: CachePlace) -> Tensor:
     """[B, G, M, N / G, D] of queries of the same shape, causal from position 0."""
     assert place.slots is not None, "prompts know their slots"
     num, num_kv, rows, group, width = heads.shape

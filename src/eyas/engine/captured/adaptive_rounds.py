@@ -4,8 +4,8 @@ A round here drafts first: the draft reads what the target has read since, draft
 them. So depth is one number of one round, and a graph holds one round of one depth. The round of depth 0 leaves the
 draft alone; the target's states are kept by position, and the draft reads them, block by block, when next asked.
 
-Rounds are launched ahead of what the host has read, as in `captured.engine`: a depth is chosen from the rounds read so
-far, a launch or two old. Waiting for the newest one would leave the device idle in every round.
+Rounds are launched ahead of what the host has read, as in `captured.captured_engine`: a depth is chosen from the
+rounds read so far, a launch or two old. Waiting for the newest one would leave the device idle in every round.
 """
 
 import time
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from eyas.engine.adaptive import AdaptiveDepth
-from eyas.engine.captured.engine import FastSettings, captured, marked
-from eyas.engine.captured.ops import EagerOps, Ops
-from eyas.engine.captured.prompt import EagerPrompt, PromptReader
-from eyas.engine.captured.round import DraftMemory, draft_memory, draft_pass, target_pass
-from eyas.engine.captured.weights import FastDraft, FastTarget
+from eyas.engine.captured.captured_engine import FastSettings, marked
+from eyas.engine.captured.captured_round import DraftMemory, draft_memory, draft_pass, target_pass
+from eyas.engine.captured.captured_weights import FastDraft, FastTarget
+from eyas.engine.captured.prompt_pass import PromptPass, ReferencePrompt
+from eyas.engine.captured.round_ops import ReferenceOps, RoundOps
 from eyas.engine.captured.workspace import (
     DRAFTED,
-    LAG,
+    LAST_UNREAD,
     LENGTH,
     RoundState,
     Workspace,
@@ -33,6 +33,7 @@ from eyas.engine.captured.workspace import (
     target_workspace,
 )
 from eyas.engine.cost_table import CostTable
+from eyas.engine.cuda_graphs import captured
 from eyas.engine.engine import Limits
 from eyas.engine.generation import Generation, OnTokens
 from eyas.talk import Silent, Talk
@@ -42,8 +43,8 @@ _NUM_SAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LagMemory:
-    """What a draft that has fallen behind will read.
+class UnreadStates:
+    """Target states queued for a draft that has not read them yet.
 
     Attributes:
         states: [L, A * E_target], the target's states by position; ids: [L], the token after each.
@@ -60,7 +61,7 @@ class AdaptiveRounds:
     """One sequence at a time, by rounds of any depth up to `most`.
 
     Args:
-        ops: kernels, or the eager twin.
+        ops: kernels, or the reference operators.
         target: with the draft's aux boundaries.
         most: the deepest draft, 1 … 7.
         max_length: positions of the caches.
@@ -74,7 +75,7 @@ class AdaptiveRounds:
 
     def __init__(
         self,
-        ops: Ops,
+        ops: RoundOps,
         target: FastTarget,
         draft: FastDraft,
         *,
@@ -85,7 +86,7 @@ class AdaptiveRounds:
         clock: Callable[[], float] = time.perf_counter,
         is_simulated: bool = False,
         talk: Talk | None = None,
-        prompt: PromptReader | None = None,
+        prompt: PromptPass | None = None,
     ) -> None:
         self.ops, self.target, self.draft, self.most = ops, target, draft, most
         self._settings, self._clock, self._is_simulated = settings, clock, is_simulated
@@ -93,10 +94,10 @@ class AdaptiveRounds:
         self._is_cuda = device.type == "cuda"
         self.state: RoundState = round_state(most, _NUM_RECORDS, device)
         self._cache = caches[0]
-        self._prompt = prompt or EagerPrompt(target, caches[0])
+        self._prompt = prompt or ReferencePrompt(target, caches[0])
         self._memory: DraftMemory = draft_memory(ops, draft, most + 1, max_length, caches[1])
         self._rows = [_verify_rows(ops, target, num) for num in range(1, most + 2)]
-        self._lag = _lag_memory(target, most + 1, max_length)
+        self._unread = _unread_states(target, most + 1, max_length)
         self._launches, self._launch_reading = self._graphs(talk or Silent())
         self._host = torch.zeros(settings.lookahead + 1, most + 2, dtype=torch.int32, pin_memory=self._is_cuda)
         self._num_unread = 0  # at most so many positions the draft has not read, the newest included
@@ -130,10 +131,10 @@ class AdaptiveRounds:
     def start(self, prompt_ids: Sequence[int]) -> int:
         """Read the prompt by the target alone and keep its states; gives the prompt's token."""
         num, state = len(prompt_ids), self.state
-        first = self._prompt.read(prompt_ids, self._lag.states[:num])
+        first = self._prompt.read(prompt_ids, self._unread.states[:num])
         ids = torch.tensor(prompt_ids, dtype=torch.int32, device=self._cache.device)
-        self._lag.ids[: num - 1] = ids[1:]
-        self._lag.ids[num - 1 : num] = first
+        self._unread.ids[: num - 1] = ids[1:]
+        self._unread.ids[num - 1 : num] = first
         state.tokens.zero_()
         state.tokens[:1] = first
         state.numbers.copy_(torch.tensor([num, num - 1, 0, 0, 0, num - 1], dtype=torch.int32))
@@ -198,11 +199,13 @@ class AdaptiveRounds:
         num, numbers = self._prompt_length - 1, self.state.numbers
         if num:
             rows = draft_workspace(self.draft, num, 1)
-            fused = torch.nn.functional.linear(self._lag.states[:num], self.draft.fc)
+            fused = torch.nn.functional.linear(self._unread.states[:num], self.draft.fc)
             cache = self._memory.cache
-            draft_pass(EagerOps(position=0), self.draft, cache, rows, self._lag.ids[:num], fused, self.state.zero, 0)
+            draft_pass(
+                ReferenceOps(position=0), self.draft, cache, rows, self._unread.ids[:num], fused, self.state.zero, 0
+            )
         numbers[DRAFTED] = num
-        numbers[LAG] = numbers[LENGTH] - 1 - num
+        numbers[LAST_UNREAD] = numbers[LENGTH] - 1 - num
         self._num_unread -= num
         self._has_read_prompt = True
 
@@ -212,11 +215,11 @@ class AdaptiveRounds:
 
     def _rebuild(self) -> Tensor:
         """The draft reads M positions from where it stands; rows past the text are computed and never seen."""
-        lag, memory = self._lag, self._memory
-        self.ops.fetch_states(lag.states, lag.ids, self.state.numbers, lag.rows, lag.row_ids)
-        self.ops.linear(self.draft.fc, lag.rows, memory.fused, residual=None)
+        unread, memory = self._unread, self._memory
+        self.ops.fetch_states(unread.states, unread.ids, self.state.numbers, unread.rows, unread.row_ids)
+        self.ops.linear(self.draft.fc, unread.rows, memory.fused, residual=None)
         at = self.state.at(DRAFTED)
-        return draft_pass(self.ops, self.draft, memory.cache, memory.rows, lag.row_ids, memory.fused, at, 0)
+        return draft_pass(self.ops, self.draft, memory.cache, memory.rows, unread.row_ids, memory.fused, at, 0)
 
     def _round(self, depth: int) -> None:
         """Draft `depth` tokens, verify, accept."""
@@ -229,12 +232,14 @@ class AdaptiveRounds:
         simulated = state.simulated if self._is_simulated else None
         self.ops.accept(rows.best, rows.best_ids, tokens, chosen, state.numbers, state.records, simulated)
         assert rows.aux is not None, "a target with a draft has aux boundaries"
-        self.ops.store_states(rows.aux, chosen, state.numbers, self._lag.states, self._lag.ids, is_drafted=depth > 0)
+        self.ops.store_states(
+            rows.aux, chosen, state.numbers, self._unread.states, self._unread.ids, is_drafted=depth > 0
+        )
 
     def _propose(self, depth: int) -> None:
         state, memory = self.state, self._memory
         out = self._rebuild()
-        self._pick(out, state.at(LAG), 1, depth)
+        self._pick(out, state.at(LAST_UNREAD), 1, depth)
         for step in range(1, depth):
             token = state.tokens[step : step + 1]
             where = (state.at(LENGTH), step - 1)
@@ -257,11 +262,11 @@ class AdaptiveRounds:
         return [captured(function) for function in rounds], captured(self._read_block)
 
 
-def _verify_rows(ops: Ops, target: FastTarget, num_rows: int) -> Workspace:
+def _verify_rows(ops: RoundOps, target: FastTarget, num_rows: int) -> Workspace:
     return target_workspace(target, num_rows, ops.num_parts(target.head, num_rows))
 
 
-def _lag_memory(target: FastTarget, num_rows: int, max_length: int) -> LagMemory:
+def _unread_states(target: FastTarget, num_rows: int, max_length: int) -> UnreadStates:
     like, width = target.norm, target.norm.shape[0] * len(target.aux_boundaries)
 
     def states(num: int) -> Tensor:
@@ -270,4 +275,4 @@ def _lag_memory(target: FastTarget, num_rows: int, max_length: int) -> LagMemory
     def ids(num: int) -> Tensor:
         return torch.zeros(num, dtype=torch.int32, device=like.device)
 
-    return LagMemory(states=states(max_length), ids=ids(max_length), rows=states(num_rows), row_ids=ids(num_rows))
+    return UnreadStates(states=states(max_length), ids=ids(max_length), rows=states(num_rows), row_ids=ids(num_rows))

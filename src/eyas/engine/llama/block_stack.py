@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.decode.tree_rows import TreeRows
-from eyas.engine.llama_weights import BlockWeights, LlamaShape
+from eyas.engine.llama.llama_weights import BlockWeights, LlamaShape
 from eyas.errors import ExitCode, EyasError
 
 

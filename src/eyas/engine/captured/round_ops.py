@@ -1,7 +1,8 @@
-"""The operations that the captured round is made of, and their plain PyTorch twin.
+"""The operations that the captured round is made of, and their reference in PyTorch.
 
-`EagerOps` is what the Triton kernels (`captured.triton_ops`) are compared with; it also runs the prompt, whose rows are
-too many for the skinny kernels, and the whole round where there is no GPU.
+`ReferenceOps` is what the Triton kernels (`captured.triton_round_ops`) are compared with. It also runs the prompt,
+whose rows are too many for the skinny kernels, and the whole round where there is no GPU.
+
 Shapes: M rows, E hidden, H query heads, G key/value heads, D head width, L cache length, V vocabulary rows.
 """
 
@@ -13,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.engine.captured.weights import HeadExtras, Heads
+from eyas.engine.captured.captured_weights import HeadDims, HeadExtras
 from eyas.talk import Talk
 
 
-class Ops(Protocol):
+class RoundOps(Protocol):
     """Each operation writes into memory it is given. Positions and indices are int32 tensors, read on the device."""
 
     def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
-        """Make ready, at once, what functions made of these operations need; none of them is carried out."""
+        """Compile every kernel that these functions would launch, without running them."""
 
     def num_parts(self, head: Tensor, num_rows: int) -> int:
         """Parts that `best_tokens` writes for this head."""
@@ -32,7 +33,7 @@ class Ops(Protocol):
     def project_qkv(
         self,
         weight: Tensor,
-        heads: Heads,
+        heads: HeadDims,
         *,
         x: Tensor,
         norm: Tensor,
@@ -55,7 +56,7 @@ class Ops(Protocol):
             extras: a bias and head norms before the rotation.
         """
 
-    def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
+    def attend(self, query: Tensor, heads: HeadDims, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
         """out [M, H * D]; row m sees positions 0 … position + offset + m."""
 
     def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
@@ -96,8 +97,8 @@ class Ops(Protocol):
     ) -> None:
         """After a verify pass: its states [M, A * E] and choices [M] to [L, A * E] and [L], from BASE on.
 
-        The draft's lag is brought up to date: a drafted round read all positions before its verify pass, an undrafted
-        one nothing.
+        The count of unread positions is brought up to date: a drafted round read all positions before its verify pass,
+        an undrafted round none.
         """
 
     def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
@@ -108,8 +109,8 @@ class Ops(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EagerOps:
-    """The plain twin.
+class ReferenceOps:
+    """By torch operators.
 
     Attributes:
         position: where the rows stand, if the caller knows (a prompt: 0); None reads the position on the host, which
@@ -126,13 +127,13 @@ class EagerOps:
         return 1
 
     def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
-        """See `Ops.embed`."""
+        """See `RoundOps.embed`."""
         out.copy_(table[ids.long()])
 
     def project_qkv(
         self,
         weight: Tensor,
-        heads: Heads,
+        heads: HeadDims,
         *,
         x: Tensor,
         norm: Tensor,
@@ -146,7 +147,7 @@ class EagerOps:
         cache: Tensor,
         extras: HeadExtras | None = None,
     ) -> None:
-        """See `Ops.project_qkv`."""
+        """See `RoundOps.project_qkv`."""
         width, half = heads.width, heads.width // 2
         inputs = rms_norm(x if ids is None else x[ids.long()], norm, eps)
         if second is not None:
@@ -167,8 +168,8 @@ class EagerOps:
         values = torch.cat((low, high), -1)[:, num_turned:].view(num, heads.num_kv, width)
         cache[1, :, start : start + num] = values.transpose(0, 1)
 
-    def attend(self, query: Tensor, heads: Heads, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
-        """See `Ops.attend`."""
+    def attend(self, query: Tensor, heads: HeadDims, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
+        """See `RoundOps.attend`."""
         num, start = query.shape[0], self._start(position, offset)
         rows = query.view(1, num, heads.num_query, heads.width).transpose(1, 2)
         keys, values = cache[:, None, :, : start + num]
@@ -186,19 +187,19 @@ class EagerOps:
         return offset + (int(position) if self.position is None else self.position)
 
     def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
-        """See `Ops.linear`."""
+        """See `RoundOps.linear`."""
         y = F.linear(x, weight)
         out.copy_(y if residual is None else residual + y)
 
     def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
-        """See `Ops.gate_up`."""
+        """See `RoundOps.gate_up`."""
         y = F.linear(rms_norm(x, norm, eps), weight)
         out.copy_(F.silu(y[:, 0::2]) * y[:, 1::2])
 
     def best_tokens(
         self, head: Tensor, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, best: Tensor, best_ids: Tensor
     ) -> None:
-        """See `Ops.best_tokens`."""
+        """See `RoundOps.best_tokens`."""
         rows = x if index is None else x[index.long()]
         logits = F.linear(rms_norm(rows, norm, eps), head).float()
         values = logits.max(-1, keepdim=True).values
@@ -217,7 +218,7 @@ class EagerOps:
         records: Tensor,
         simulated: Tensor | None,
     ) -> None:
-        """See `Ops.accept`."""
+        """See `RoundOps.accept`."""
         length, _, _, rounds = numbers.tolist()[:4]
         choices = best_ids[:, 0].tolist()
         drafts = tokens.tolist()[1:]
@@ -238,7 +239,7 @@ class EagerOps:
         token: Tensor,
         copy: tuple[Tensor, Tensor, Tensor] | None,
     ) -> None:
-        """See `Ops.pick`."""
+        """See `RoundOps.pick`."""
         choice = best_ids[0, :1]
         token.copy_(choice if offsets is None else choice + offsets[choice.long()])
         if copy is not None:
@@ -248,7 +249,7 @@ class EagerOps:
     def store_states(
         self, states: Tensor, chosen: Tensor, numbers: Tensor, stored: Tensor, stored_ids: Tensor, *, is_drafted: bool
     ) -> None:
-        """See `Ops.store_states`."""
+        """See `RoundOps.store_states`."""
         length, base, _, _, drafted, _ = numbers.tolist()
         stored[base : base + len(states)] = states
         stored_ids[base : base + len(states)] = chosen
@@ -256,19 +257,19 @@ class EagerOps:
         numbers[4:].copy_(torch.tensor([drafted, length - 1 - drafted], dtype=torch.int32))
 
     def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
-        """See `Ops.fetch_states`."""
+        """See `RoundOps.fetch_states`."""
         at = (numbers[4] + torch.arange(len(states), device=numbers.device)).clamp(max=len(stored) - 1)
         states.copy_(stored[at])
         ids.copy_(stored_ids[at])
 
     def advance(self, numbers: Tensor, num_rows: int) -> None:
-        """See `Ops.advance`."""
+        """See `RoundOps.advance`."""
         length, _, _, _, drafted, _ = numbers.tolist()
         drafted = min(drafted + num_rows, length - 1)
         numbers[4:].copy_(torch.tensor([drafted, length - 1 - drafted], dtype=torch.int32))
 
 
-def _normed_heads(pairs: Tensor, norms: Tensor, heads: Heads, eps: float) -> Tensor:
+def _normed_heads(pairs: Tensor, norms: Tensor, heads: HeadDims, eps: float) -> Tensor:
     """Pairs [M, H + 2G, D/2, 2] with their query and key heads normed, each over D in its natural order."""
     natural = pairs.transpose(-1, -2).flatten(-2)
     num_query, num_turned = heads.num_query, heads.num_query + heads.num_kv
@@ -281,5 +282,5 @@ def _normed_heads(pairs: Tensor, norms: Tensor, heads: Heads, eps: float) -> Ten
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As the readable engine norms."""
+    """The norm of the reference blocks."""
     return torch.rms_norm(x, (x.shape[-1],), weight, eps)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.engine.captured.ops import EagerOps
-from eyas.engine.captured.prompt import EagerPrompt, PromptReader
-from eyas.engine.captured.round import Round, draft_pass
-from eyas.engine.captured.weights import FastDraft
+from eyas.engine.captured.captured_round import CapturedRound, draft_pass
+from eyas.engine.captured.captured_weights import FastDraft
+from eyas.engine.captured.prompt_pass import PromptPass, ReferencePrompt
+from eyas.engine.captured.round_ops import ReferenceOps
 from eyas.engine.captured.workspace import draft_workspace
+from eyas.engine.cuda_graphs import captured
 from eyas.engine.engine import Limits, require_prompt
 from eyas.engine.generation import Generation, OnTokens
 from eyas.errors import EyasError
@@ -35,7 +36,7 @@ class FastSettings:
     Attributes:
         rounds_per_launch: rounds in one graph, 1 or more; tokens stream at this grain.
         lookahead: launches in flight before the oldest is read, 1 or more.
-        captures: rounds are captured into CUDA graphs; off where the operations read on the host (`EagerOps`).
+        captures: rounds are captured into CUDA graphs; off where the operations read on the host (`ReferenceOps`).
     """
 
     rounds_per_launch: int = 1
@@ -48,7 +49,7 @@ class FastSettings:
 
 
 class FastEngine:
-    """One sequence at a time through a `Round`; on CUDA its rounds are captured, elsewhere they run as written.
+    """One sequence at a time through a `CapturedRound`; on CUDA its rounds are captured, elsewhere they run as written.
 
     Args:
         round_: target, draft and memory; its depth K is fixed.
@@ -60,14 +61,14 @@ class FastEngine:
 
     def __init__(
         self,
-        round_: Round,
+        round_: CapturedRound,
         settings: FastSettings | None = None,
         *,
         clock: Callable[[], float] = time.perf_counter,
         talk: Talk | None = None,
-        prompt: PromptReader | None = None,
+        prompt: PromptPass | None = None,
     ) -> None:
-        self._prompt = prompt or EagerPrompt(round_.target, round_.cache)
+        self._prompt = prompt or ReferencePrompt(round_.target, round_.cache)
         self.round, self.settings, self._clock = round_, settings or FastSettings(), clock
         self._is_cuda = round_.cache.device.type == "cuda"
         self._propose: Callable[[], None] = round_.propose
@@ -138,7 +139,7 @@ class FastEngine:
             rows = draft_workspace(draft, len(prompt_ids) - 1, 1)
             fused = torch.nn.functional.linear(aux[:-1], draft.fc)
             next_ids = torch.tensor(prompt_ids[1:], dtype=torch.int32, device=aux.device)
-            draft_pass(EagerOps(position=0), draft, memory.cache, rows, next_ids, fused, state.zero, 0)
+            draft_pass(ReferenceOps(position=0), draft, memory.cache, rows, next_ids, fused, state.zero, 0)
         into[:1] = aux[-1:]
         state.chosen.zero_()
         state.chosen[:1] = state.tokens[:1]
@@ -208,18 +209,3 @@ def marked() -> torch.cuda.Event:
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return event
-
-
-def captured(function: Callable[[], None]) -> Callable[[], None]:
-    """`function` as a CUDA graph; run before capture, so that kernels are compiled and scratch memory is made."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        function()
-    return graph.replay

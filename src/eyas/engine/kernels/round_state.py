@@ -1,8 +1,9 @@
 # mypy: ignore-errors
-"""Token choice on the device: embedding rows, argmax over parts, acceptance of a chain, the next draft token.
+"""What moves a captured round's state: embedding rows, acceptance of a chain, the next draft token, unread states.
 
-`state` int32: [length, base, accepted, rounds, …]: target positions in the cache; the length before the last verify
-pass; drafts accepted in it; rounds done. See `captured.workspace`.
+`state` int32: [length, base, accepted, rounds, drafted, last_unread]: target positions in the cache; the length before
+the last verify pass; drafts accepted in it; rounds done; positions that the draft has read; the row of the last
+position among those that it has not read. See `captured.workspace`.
 """
 
 import triton
@@ -85,3 +86,57 @@ def pick_kernel(
         row = tl.load(index_ptr).to(tl.int64)
         x = tl.load(rows_ptr + row * rows_stride + k, mask=k < C, other=0.0)
         tl.store(state_ptr + k, x, mask=k < C)
+
+
+@triton.jit
+def store_kernel(
+    rows_ptr, chosen_ptr, state_ptr, stored_ptr, stored_ids_ptr,
+    C: tl.constexpr, BK: tl.constexpr, DRAFTED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """stored[base + m] = rows[m] [M, C] and the same with the chosen ids; then `drafted` and `last_unread`."""
+    wait_for_inputs(PDL)
+    let_next_start(PDL)
+    m = tl.program_id(0)
+    part = tl.program_id(1)
+    base = tl.load(state_ptr + 1)
+    at = (base + m).to(tl.int64)
+    k = part * BK + tl.arange(0, BK)
+    x = tl.load(rows_ptr + m * C + k, mask=k < C, other=0.0)
+    tl.store(stored_ptr + at * C + k, x, mask=k < C)
+    if part == 0:
+        tl.store(stored_ids_ptr + at, tl.load(chosen_ptr + m))
+        if m == 0:
+            drafted = base
+            if not DRAFTED:
+                drafted = tl.load(state_ptr + 4)
+            tl.store(state_ptr + 4, drafted)
+            tl.store(state_ptr + 5, tl.load(state_ptr) - 1 - drafted)
+
+
+@triton.jit
+def fetch_kernel(
+    stored_ptr, stored_ids_ptr, state_ptr, rows_ptr, ids_ptr, length, C: tl.constexpr, BK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """rows[m] = stored[drafted + m] [M, C] and the same with the ids; never beyond `length`."""
+    wait_for_inputs(PDL)
+    let_next_start(PDL)
+    m = tl.program_id(0)
+    part = tl.program_id(1)
+    at = tl.minimum(tl.load(state_ptr + 4) + m, length - 1).to(tl.int64)
+    k = part * BK + tl.arange(0, BK)
+    x = tl.load(stored_ptr + at * C + k, mask=k < C, other=0.0)
+    tl.store(rows_ptr + m * C + k, x, mask=k < C)
+    if part == 0:
+        tl.store(ids_ptr + m, tl.load(stored_ids_ptr + at))
+
+
+@triton.jit
+def advance_kernel(state_ptr, M: tl.constexpr, PDL: tl.constexpr):
+    """The draft has read M positions more, but not the last one."""
+    wait_for_inputs(PDL)
+    let_next_start(PDL)
+    last = tl.load(state_ptr) - 1
+    drafted = tl.minimum(tl.load(state_ptr + 4) + M, last)
+    tl.store(state_ptr + 4, drafted)
+    tl.store(state_ptr + 5, last - drafted)

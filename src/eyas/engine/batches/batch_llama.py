@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from eyas.engine.batches.ops import BatchOps, EagerBatchOps, Place, place_prompts
-from eyas.engine.llama_weights import LlamaWeights
+from eyas.engine.batches.batch_ops import BatchOps, CachePlace, ReferenceBatchOps, place_prompts
+from eyas.engine.llama.llama_weights import LlamaWeights
 
 _CAPACITY_STEP = 64
 
@@ -74,7 +74,7 @@ class BatchLlama:
         assert weights.shape.window is None or weights.shape.window >= capacity, "batches have no sliding window"
         self.weights, self.num_slots = weights, num_slots
         self.capacity = rounded_capacity(capacity) if cache is None else cache.shape[4]
-        self.ops: BatchOps = ops or EagerBatchOps()
+        self.ops: BatchOps = ops or ReferenceBatchOps()
         shape, head = weights.shape, weights.head
         size = (len(weights.blocks), 2, num_slots + 1, shape.num_kv_heads, self.capacity, shape.head_dim)
         self.cache = head.new_zeros(size) if cache is None else cache
@@ -117,7 +117,7 @@ class BatchLlama:
         width = len(aux_boundaries) * self.weights.shape.hidden
         aux_states = self.weights.head.new_empty(len(prompts) * longest, width)
         ids = upload(padded, self.device).flatten()
-        normed = self._pass(EagerBatchOps(), ids, place, aux_boundaries, aux_states)
+        normed = self._pass(ReferenceBatchOps(), ids, place, aux_boundaries, aux_states)
         return F.linear(normed[ends], self.weights.head), aux_states.view(len(prompts), longest, width)
 
     @torch.inference_mode()
@@ -166,7 +166,7 @@ class BatchLlama:
         return F.linear(normed[ends], self.weights.head)
 
     def _pass(
-        self, ops: BatchOps, ids: Tensor, place: Place, aux_boundaries: Sequence[int], aux_states: Tensor | None
+        self, ops: BatchOps, ids: Tensor, place: CachePlace, aux_boundaries: Sequence[int], aux_states: Tensor | None
     ) -> Tensor:
         """[R, H] after the final norm."""
         taps: dict[int, list[int]] = {}

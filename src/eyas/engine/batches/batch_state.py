@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eyas.decode.sampling import Sampling, SamplingBatch
-from eyas.engine.batches.model import upload
+from eyas.engine.batches.batch_llama import upload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ class TargetOutput:
     aux_states: Tensor
 
 
-class Target(Protocol):
+class TargetSequence(Protocol):
     """A target with one sequence in its cache."""
 
     @property
@@ -52,7 +52,7 @@ class Target(Protocol):
         """Forget all positions from `length` on."""
 
 
-class Draft(Protocol):
+class DraftSequence(Protocol):
     """A draft with one sequence in its cache."""
 
     @property

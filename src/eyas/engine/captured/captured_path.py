@@ -11,18 +11,18 @@ from torch import Tensor
 
 from eyas.decode.chain import GreedyRule, Rule, SampledRule
 from eyas.engine.adaptive import AdaptiveDepth
-from eyas.engine.batches.single import SingleSampled
-from eyas.engine.captured.adaptive import AdaptiveRounds
-from eyas.engine.captured.engine import FastEngine, FastSettings
-from eyas.engine.captured.ops import EagerOps, Ops
-from eyas.engine.captured.prompt import PromptReader, prompt_reader
-from eyas.engine.captured.round import MOST_DRAFTS, new_round
-from eyas.engine.captured.weights import FastDraft, FastTarget, fast_draft, fast_target, with_length
+from eyas.engine.batches.sampled_stream import SampledStream
+from eyas.engine.captured.adaptive_rounds import AdaptiveRounds
+from eyas.engine.captured.captured_engine import FastEngine, FastSettings
+from eyas.engine.captured.captured_round import MOST_DRAFTS, new_round
+from eyas.engine.captured.captured_weights import FastDraft, FastTarget, fast_draft, fast_target, with_length
+from eyas.engine.captured.prompt_pass import PromptPass, prompt_pass
+from eyas.engine.captured.round_ops import ReferenceOps, RoundOps
 from eyas.engine.captured.workspace import key_value_cache
 from eyas.engine.cost_table import CostTable
 from eyas.engine.engine import Limits
 from eyas.engine.generation import Generation, OnTokens
-from eyas.engine.llama_weights import LlamaWeights
+from eyas.engine.llama.llama_weights import LlamaWeights
 from eyas.models.draft import Eagle3Draft
 from eyas.talk import Talk
 
@@ -37,9 +37,9 @@ class CapturedPath:
         weights: of the target, on the device and in the dtype to compute in.
         draft: its draft, or None.
         aux_boundaries: that the draft reads.
-        ops: Triton kernels, or the eager twin.
+        ops: Triton kernels, or the reference operators.
         settings: launching.
-        talk: hears once of each kind of request that goes another way.
+        talk: notified once per kind of request that falls back.
         clock: seconds.
 
     Raises:
@@ -52,7 +52,7 @@ class CapturedPath:
         draft: Eagle3Draft | None,
         aux_boundaries: tuple[int, ...],
         *,
-        ops: Ops,
+        ops: RoundOps,
         settings: FastSettings,
         talk: Talk,
         clock: Callable[[], float] = time.perf_counter,
@@ -62,16 +62,16 @@ class CapturedPath:
         self._length = _FIRST_LENGTH
         self._target = fast_target(weights, max_length=self._length, aux_boundaries=aux_boundaries)
         self._draft = None if draft is None else fast_draft(draft, self._target)
-        self._sampled = SingleSampled(weights, draft, aux_boundaries, captures=settings.captures, clock=clock)
+        self._sampled = SampledStream(weights, draft, aux_boundaries, captures=settings.captures, clock=clock)
         self._said: set[str] = set()
-        self._memory: tuple[tuple[Tensor, Tensor | None], PromptReader] | None = None
+        self._memory: tuple[tuple[Tensor, Tensor | None], PromptPass] | None = None
         self._engines: dict[int, FastEngine] = {}
         self._adaptive: dict[int, AdaptiveRounds] = {}
 
     @property
     def name(self) -> str:
         """For a report."""
-        return "captured round, run eagerly" if isinstance(self._ops, EagerOps) else "captured CUDA graph"
+        return "captured round, run eagerly" if isinstance(self._ops, ReferenceOps) else "captured CUDA graph"
 
     def takes(self, rule: Rule | None, num_draft_tokens: int, *, adapts: bool = False) -> bool:
         """See `FastPath.takes`."""
@@ -84,7 +84,7 @@ class CapturedPath:
             reason = "depth adapts in captured rounds of greedy texts only"
         if reason is not None and reason not in self._said:
             self._said.add(reason)
-            self._talk.note(f"some requests take the readable rounds: {reason}")
+            self._talk.note(f"some requests take the reference rounds: {reason}")
         return reason is None
 
     def generate(
@@ -162,12 +162,12 @@ class CapturedPath:
             return self._target, self._draft
         return self._target.untapped(), None
 
-    def _shared(self) -> tuple[tuple[Tensor, Tensor | None], PromptReader]:
+    def _shared(self) -> tuple[tuple[Tensor, Tensor | None], PromptPass]:
         """Caches of target and draft, and what reads prompts into the first: rounds of all depths use them in turn."""
         if self._memory is None:
             draft, boundaries = self._draft, self._target.aux_boundaries
             cache = key_value_cache(self._target, len(self._target.layers), self._length)
-            prompt = prompt_reader(self._weights, cache, boundaries, captures=self._settings.captures)
+            prompt = prompt_pass(self._weights, cache, boundaries, captures=self._settings.captures)
             self._memory = ((cache, None if draft is None else key_value_cache(draft, 1, self._length)), prompt)
         return self._memory
 

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.decode.tree_rows import TreeRows
-from eyas.engine.block_stack import BlockStack, TorchStack
-from eyas.engine.llama_weights import LlamaShape
-from eyas.engine.native import MAX_ROWS, LayerStruct, NativeKernels, ScratchStruct, ShapeStruct, TreeStruct
+from eyas.engine.llama.block_stack import BlockStack, TorchStack
+from eyas.engine.llama.llama_weights import LlamaShape
+from eyas.engine.llama.native import MAX_ROWS, LayerStruct, NativeKernels, ScratchStruct, ShapeStruct, TreeStruct
 
 # More rows than this are a prompt: a library's matrix product, which reads weights once for all of them, is faster.
 _MOST_ROWS = 2 * MAX_ROWS

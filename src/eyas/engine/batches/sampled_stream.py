@@ -1,7 +1,7 @@
 """One sampled stream by the batched rounds: what captured rounds, which are greedy, cannot take.
 
-The text is that of the readable round with the same rule, and so are its counts: `batches.round` draws the target's
-token at each row with the number that the rule would draw for that place of the text.
+Text and counts are those of the reference round with the same rule: `batches.batch_round` draws the target's token at
+each row with the number that the rule would draw for that place of the text.
 """
 
 import time
@@ -9,22 +9,22 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 from eyas.decode.chain import SampledRule
-from eyas.engine.batches.draft import BatchDraft
-from eyas.engine.batches.model import BatchLlama
-from eyas.engine.batches.ops import BatchOps, EagerBatchOps
+from eyas.engine.batches.batch_draft import BatchDraft
+from eyas.engine.batches.batch_llama import BatchLlama
+from eyas.engine.batches.batch_ops import BatchOps, ReferenceBatchOps
+from eyas.engine.batches.batch_round import BatchSpeculation
+from eyas.engine.batches.batch_runner import BatchRunner, Block, Pace, captured_pace
+from eyas.engine.batches.batch_state import NewRow
 from eyas.engine.batches.prefill import PIECE_SIZES
-from eyas.engine.batches.round import BatchSpeculation
-from eyas.engine.batches.runner import BatchRunner, Block, Pace, captured_pace
-from eyas.engine.batches.state import NewRow
 from eyas.engine.engine import Limits, require_prompt
 from eyas.engine.generation import Generation, OnTokens
-from eyas.engine.llama_weights import LlamaWeights
+from eyas.engine.llama.llama_weights import LlamaWeights
 from eyas.models.draft import Eagle3Draft
 
 _STEPS = 2  # rounds of a block; tokens stream at this grain
 
 
-class SingleSampled:
+class SampledStream:
     """Sampled texts one after the other, drafts being the draft's argmax; one runner per depth, made when needed.
 
     Args:
@@ -61,7 +61,7 @@ class SingleSampled:
         require_prompt(prompt_ids)
         runner = self._runner(num_draft_tokens, len(prompt_ids) + limits.max_new_tokens)
         text, started = Generation(num_draft_tokens=num_draft_tokens), self._clock()
-        # The last round may run past the limit by its K drafts, and draws for them as the readable one does.
+        # The last round may run past the limit by its K drafts, and draws for them as the reference round does.
         most = limits.max_new_tokens + num_draft_tokens
         row = NewRow(
             row=0,
@@ -77,7 +77,7 @@ class SingleSampled:
         has_ended = text.tell(on_tokens, 0, has_ended)
         while not has_ended:
             before, ids = len(text.ids), next(rounds)
-            num_drawn += len(ids)  # past the text's end, too: the readable rule draws for whole rounds
+            num_drawn += len(ids)  # past the text's end, too: the reference round draws for whole rounds
             has_ended = text.add(ids, len(ids) - 1, limits.stop_ids, limits.max_new_tokens)
             has_ended = text.tell(on_tokens, before, has_ended)
         text.decode_s = self._clock() - started - text.prefill_s
@@ -107,8 +107,8 @@ class SingleSampled:
 
 def _ops_and_pace(captures: bool) -> tuple[BatchOps, Pace]:
     if not captures:
-        return EagerBatchOps(), Pace(steps=_STEPS, lookahead=1)
-    from eyas.engine.batches.triton_ops import TritonBatchOps
+        return ReferenceBatchOps(), Pace(steps=_STEPS, lookahead=1)
+    from eyas.engine.batches.triton_batch_ops import TritonBatchOps
 
     return TritonBatchOps(), captured_pace(1, _STEPS, PIECE_SIZES)
 

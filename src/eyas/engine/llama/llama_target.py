@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from eyas.decode.tree_rows import TreeRows, paths_of
-from eyas.engine.block_stack import BlockStack, TorchStack
-from eyas.engine.llama_weights import LlamaWeights
-from eyas.engine.native import MAX_ROWS, NativeKernels
-from eyas.engine.native_stack import stack_for
-from eyas.engine.runner import TargetOutput
+from eyas.engine.llama.block_stack import BlockStack, TorchStack
+from eyas.engine.llama.llama_weights import LlamaWeights
+from eyas.engine.llama.native import MAX_ROWS, NativeKernels
+from eyas.engine.llama.native_stack import stack_for
+from eyas.engine.sequence_protocols import TargetOutput
 from eyas.models.target import require_finite
 
 
 class LlamaTarget:
-    """A `Target` over fused weights.
+    """A `TargetSequence` over fused weights.
 
     Args:
         weights: device and dtype are theirs.
@@ -46,7 +46,7 @@ class LlamaTarget:
         return self._length
 
     def start(self, capacity: int, aux_boundaries: Sequence[int]) -> None:
-        """See `Target.start`."""
+        """See `TargetSequence.start`."""
         self.stack.reserve(capacity)
         self._length, self._num_aux = 0, len(aux_boundaries)
         at = sorted(set(aux_boundaries))
@@ -54,7 +54,7 @@ class LlamaTarget:
 
     @torch.inference_mode()
     def prefill(self, ids: Sequence[int]) -> TargetOutput:
-        """See `Target.prefill`."""
+        """See `TargetSequence.prefill`."""
         assert self._length == 0, "start first"
         residual, aux_states = self._run(ids)
         logits = self._head(residual[-1:])
@@ -63,12 +63,12 @@ class LlamaTarget:
 
     @torch.inference_mode()
     def forward(self, ids: Sequence[int]) -> TargetOutput:
-        """See `Target.forward`."""
+        """See `TargetSequence.forward`."""
         residual, aux_states = self._run(ids)
         return TargetOutput(logits=self._head(residual), aux_states=aux_states)
 
     def truncate(self, length: int) -> None:
-        """See `Target.truncate`."""
+        """See `TargetSequence.truncate`."""
         assert 0 <= length <= self._length, f"cannot keep {length} of {self._length} positions"
         self._length = length
 

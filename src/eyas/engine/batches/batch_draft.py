@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.contract.spec.draft_spec import DraftSpec
-from eyas.engine.batches.model import Pieces, rounded_capacity, upload
-from eyas.engine.batches.ops import BatchOps, EagerBatchOps, Place, place_prompts
-from eyas.engine.capturable import FastPathUnsupported
+from eyas.engine.batches.batch_llama import Pieces, rounded_capacity, upload
+from eyas.engine.batches.batch_ops import BatchOps, CachePlace, ReferenceBatchOps, place_prompts
+from eyas.engine.cuda_graphs import FastPathUnsupported
 from eyas.engine.eagle_draft import fused_blocks, vocab_index, why_not_fused
 from eyas.models.draft import Eagle3Draft
 from eyas.models.rope import inverse_frequencies
@@ -63,7 +63,7 @@ class BatchDraft:
 
     def __init__(self, draft: Eagle3Draft, num_slots: int, capacity: int, ops: BatchOps | None = None) -> None:
         require_batched(draft.spec)
-        self._draft, self.spec, self.ops = draft, draft.spec, ops or EagerBatchOps()
+        self._draft, self.spec, self.ops = draft, draft.spec, ops or ReferenceBatchOps()
         self.vocab_index = vocab_index(draft)
         self._shapes, self._blocks = fused_blocks(draft)
         self.capacity = rounded_capacity(capacity)
@@ -99,7 +99,7 @@ class BatchDraft:
         padded = upload([[*ids, *[0] * (longest - len(ids))] for ids in next_ids], device).flatten()
         tokens = padded.index_copy(0, ends, first)
         place = place_prompts(upload(slots, device), longest, self._rope)
-        states = self._pass(EagerBatchOps(), tokens, self._draft.fuse(aux_states.flatten(0, 1)), place, ends)
+        states = self._pass(ReferenceBatchOps(), tokens, self._draft.fuse(aux_states.flatten(0, 1)), place, ends)
         return self._offer(states)
 
     @torch.inference_mode()
@@ -139,7 +139,7 @@ class BatchDraft:
         for cache in self.caches:
             cache[:, to_slots, :, :length] = cache[:, source_slots, :, :length]
 
-    def _pass(self, ops: BatchOps, ids: Tensor, g: Tensor, place: Place, rows: Tensor | None) -> Tensor:
+    def _pass(self, ops: BatchOps, ids: Tensor, g: Tensor, place: CachePlace, rows: Tensor | None) -> Tensor:
         """[R, H] after the last block; only of `rows`, if given."""
         eps = self.spec.rms_norm_eps
         normed_g = ops.norm(g, self._state_norm, eps)

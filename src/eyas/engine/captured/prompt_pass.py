@@ -14,21 +14,21 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from eyas.engine.batches.graph import Graphs
-from eyas.engine.batches.model import BatchLlama, Pieces, upload
-from eyas.engine.batches.open import batch_ops
-from eyas.engine.batches.ops import BatchOps, EagerBatchOps
+from eyas.engine.batches.batch_llama import BatchLlama, Pieces, upload
+from eyas.engine.batches.batch_ops import BatchOps, ReferenceBatchOps
+from eyas.engine.batches.complete_prompts import batch_ops
 from eyas.engine.batches.prefill import PIECE
-from eyas.engine.captured.ops import EagerOps
-from eyas.engine.captured.round import target_pass
-from eyas.engine.captured.weights import FastTarget
+from eyas.engine.captured.captured_round import target_pass
+from eyas.engine.captured.captured_weights import FastTarget
+from eyas.engine.captured.round_ops import ReferenceOps
 from eyas.engine.captured.workspace import target_workspace
-from eyas.engine.llama_weights import LlamaWeights
+from eyas.engine.cuda_graphs import Graphs
+from eyas.engine.llama.llama_weights import LlamaWeights
 
 _SIZES = (2, 4, 8, 16, 32, 64)  # pieces of a pass; a longer prompt takes several
 
 
-class PromptReader(Protocol):
+class PromptPass(Protocol):
     """The target's pass over a prompt."""
 
     def read(self, prompt_ids: Sequence[int], aux_states: Tensor | None) -> Tensor:
@@ -43,15 +43,13 @@ class PromptReader(Protocol):
         """
 
 
-def prompt_reader(
-    weights: LlamaWeights, cache: Tensor, aux_boundaries: tuple[int, ...], *, captures: bool
-) -> PromptReader:
-    """Pieces by Triton kernels where they are captured, else by plain operators (the twin that tests compare with)."""
-    ops = batch_ops(cache.device, captures) or EagerBatchOps()
+def prompt_pass(weights: LlamaWeights, cache: Tensor, aux_boundaries: tuple[int, ...], *, captures: bool) -> PromptPass:
+    """Pieces by Triton kernels where they are captured, else by the reference operators."""
+    ops = batch_ops(cache.device, captures) or ReferenceBatchOps()
     return PiecewisePrompt(weights, cache, aux_boundaries, ops, captures=captures)
 
 
-class EagerPrompt:
+class ReferencePrompt:
     """By plain operators: any device.
 
     Args:
@@ -63,9 +61,9 @@ class EagerPrompt:
         self._target, self._cache, self._zero = target, cache, cache.new_zeros(1, dtype=torch.int32)
 
     def read(self, prompt_ids: Sequence[int], aux_states: Tensor | None) -> Tensor:
-        """See `PromptReader.read`."""
+        """See `PromptPass.read`."""
         target = self._target if aux_states is not None else self._target.untapped()
-        ops, ids = EagerOps(position=0), torch.tensor(prompt_ids, dtype=torch.int32, device=self._cache.device)
+        ops, ids = ReferenceOps(position=0), torch.tensor(prompt_ids, dtype=torch.int32, device=self._cache.device)
         rows = target_workspace(target, len(ids), 1)
         last = target_pass(ops, target, self._cache, rows, ids, self._zero, 0)[-1:]
         ops.best_tokens(target.head, last, None, target.norm, target.eps, rows.best[:1], rows.best_ids[:1])
@@ -79,7 +77,7 @@ class PiecewisePrompt:
     """By the batched pass, in pieces of 16 tokens.
 
     Args:
-        weights: of the target, in the readable engine's order.
+        weights: of the target, in the order of `LlamaWeights`.
         cache: [layers, 2, G, L, D].
         aux_boundaries: whose states are kept, in `fc` order.
         ops: of a batched pass.
@@ -102,7 +100,7 @@ class PiecewisePrompt:
 
     @torch.inference_mode()
     def read(self, prompt_ids: Sequence[int], aux_states: Tensor | None) -> Tensor:
-        """See `PromptReader.read`."""
+        """See `PromptPass.read`."""
         most = _SIZES[-1] * PIECE
         for start in range(0, len(prompt_ids), most):
             ids = prompt_ids[start : start + most]

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from eyas.engine.batches.draft import BatchDraft
-from eyas.engine.batches.model import BatchLlama, upload
-from eyas.engine.batches.state import BatchState
+from eyas.engine.batches.batch_draft import BatchDraft
+from eyas.engine.batches.batch_llama import BatchLlama, upload
+from eyas.engine.batches.batch_state import BatchState
 
 
 class BatchSpeculation:

@@ -7,8 +7,7 @@ from eyas.decode.tree_shape import TreeShape, TreeUnsupported
 from eyas.engine.engine import Engine, Limits, require_prompt
 from eyas.engine.generation import Generation, OnTokens
 from eyas.engine.known_ids import require_known_ids
-from eyas.engine.trees.round import begin_tree, play_tree
-from eyas.engine.trees.runner import TreeDraft, TreeTarget
+from eyas.engine.trees.tree_round import TreeDraft, TreeTarget, begin_tree, play_tree
 
 _ONE_PASS = "several nodes are read in one pass with a mask of their own: this cannot do it"
 

@@ -10,14 +10,14 @@ import triton
 from torch import Tensor
 
 from eyas.decode.sampling import SamplingBatch
-from eyas.engine.batches.ops import Place
+from eyas.engine.batches.batch_ops import CachePlace
 from eyas.engine.kernels.batch import add_norm_kernel, attend_kernel, swiglu_kernel, turn_kernel
 from eyas.engine.kernels.draw import draw_kernel
-from eyas.engine.llama_weights import BlockWeights, LlamaShape
+from eyas.engine.llama.llama_weights import BlockWeights, LlamaShape
 
 
 class TritonBatchOps:
-    """See `batches.ops.BatchOps`.
+    """See `batches.batch_ops.BatchOps`.
 
     Args:
         num_multiprocessors: of the device; where sequences are too few to give all of them work, attention is split
@@ -29,11 +29,13 @@ class TritonBatchOps:
         self._num_multiprocessors, self._split_capacity = num_multiprocessors, split_capacity
         self._scratch: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
 
-    def place(self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None) -> Place:
+    def place(
+        self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None
+    ) -> CachePlace:
         """See `BatchOps.place`."""
         assert lengths.is_contiguous(), "kernels read lengths one after the other"
         assert slots is None or slots.is_contiguous(), "kernels read slots one after the other"
-        return Place(lengths=lengths, num_new=num_new, cos=rope[0], sin=rope[1], slots=slots)
+        return CachePlace(lengths=lengths, num_new=num_new, cos=rope[0], sin=rope[1], slots=slots)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         """See `BatchOps.norm`."""
@@ -51,7 +53,7 @@ class TritonBatchOps:
         )
         return out
 
-    def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: Place) -> Tensor:
+    def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: CachePlace) -> Tensor:
         """See `BatchOps.turn`."""
         heads, groups, width = shape.num_heads, shape.num_kv_heads, shape.head_dim
         query = qkv.new_empty(qkv.shape[0], heads * width)
@@ -82,7 +84,7 @@ class TritonBatchOps:
         )
         return query
 
-    def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: Place) -> Tensor:
+    def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: CachePlace) -> Tensor:
         """See `BatchOps.attend`."""
         heads, groups, width = shape.num_heads, shape.num_kv_heads, shape.head_dim
         out, padded = torch.empty_like(query), max(16, triton.next_power_of_2(width))

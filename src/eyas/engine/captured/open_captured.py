@@ -1,22 +1,22 @@
-"""A captured engine out of the readable engine's weights: what a caller needs to know of the fast path."""
+"""A captured engine over the weights of `llama.llama_weights`, or the reason why there is none."""
 
 from typing import Literal
 
 import torch
 
-from eyas.engine.capturable import FastPathUnsupported, why_not_captured
-from eyas.engine.captured.engine import FastEngine, FastSettings
-from eyas.engine.captured.ops import EagerOps, Ops
-from eyas.engine.captured.path import CapturedPath
-from eyas.engine.captured.prompt import prompt_reader
-from eyas.engine.captured.round import new_round
+from eyas.engine.captured.captured_engine import FastEngine, FastSettings
+from eyas.engine.captured.captured_path import CapturedPath
+from eyas.engine.captured.captured_round import new_round
+from eyas.engine.captured.captured_weights import fast_draft, fast_target
+from eyas.engine.captured.prompt_pass import prompt_pass
+from eyas.engine.captured.round_ops import ReferenceOps, RoundOps
 from eyas.engine.captured.tiles import TileChoice
-from eyas.engine.captured.weights import fast_draft, fast_target
-from eyas.engine.llama_weights import LlamaWeights
+from eyas.engine.cuda_graphs import FastPathUnsupported, why_not_captured
+from eyas.engine.llama.llama_weights import LlamaWeights
 from eyas.models.draft import Eagle3Draft
 from eyas.talk import Talk
 
-Rounds = Literal["auto", "readable", "twin"]
+Rounds = Literal["auto", "reference", "uncaptured"]
 
 
 def open_captured(
@@ -44,14 +44,14 @@ def open_captured(
     captures = why_not_captured(device) is None
     target = fast_target(weights, max_length=max_length, aux_boundaries=aux_boundaries)
     round_ = new_round(
-        triton_ops(device) if captures else EagerOps(),
+        triton_ops(device) if captures else ReferenceOps(),
         target,
         fast_draft(draft, target) if draft is not None and num_draft_tokens else None,
         num_draft_tokens=num_draft_tokens,
         max_length=max_length,
     )
     settings = settings or FastSettings(captures=captures)
-    prompt = prompt_reader(weights, round_.cache, aux_boundaries, captures=captures and settings.captures)
+    prompt = prompt_pass(weights, round_.cache, aux_boundaries, captures=captures and settings.captures)
     return FastEngine(round_, settings, prompt=prompt)
 
 
@@ -62,29 +62,30 @@ def open_path(
 
     Args:
         weights, draft, aux_boundaries: see `CapturedPath`.
-        rounds: "auto" = where the device can; "readable" = never; "twin" = run eagerly, for tests on any device.
+        rounds: "auto" = where the device can; "reference" = never; "uncaptured" = the same rounds run as
+            written, on any device, for tests.
         talk: hears why not.
     """
     device = weights.norm.device
-    if rounds == "readable" or (rounds == "auto" and device.type == "cpu"):
+    if rounds == "reference" or (rounds == "auto" and device.type == "cpu"):
         return None
     reason = why_not_captured(device) if rounds == "auto" else None
     if reason is None:
         settings = FastSettings(captures=rounds == "auto")
-        ops = triton_ops(device) if rounds == "auto" else EagerOps()
+        ops = triton_ops(device) if rounds == "auto" else ReferenceOps()
         try:
             return CapturedPath(weights, draft, aux_boundaries, ops=ops, settings=settings, talk=talk)
         except FastPathUnsupported as unsupported:
             reason = f"{unsupported.what}: {unsupported.where}"
-    talk.note(f"rounds are not captured: {reason}; the readable engine runs instead")
+    talk.note(f"rounds are not captured: {reason}; the reference rounds run instead")
     return None
 
 
-def triton_ops(device: torch.device, tiles: TileChoice | None = None) -> Ops:
+def triton_ops(device: torch.device, tiles: TileChoice | None = None) -> RoundOps:
     """The Triton kernels for a CUDA device; kernels overlap where the device can (Hopper and newer)."""
-    from eyas.engine.captured.triton_ops import TritonOps
+    from eyas.engine.captured.triton_round_ops import TritonRoundOps
 
-    return TritonOps(
+    return TritonRoundOps(
         tiles=tiles or TileChoice(),
         overlaps=torch.cuda.get_device_capability(device) >= (9, 0),
         num_multiprocessors=torch.cuda.get_device_properties(device).multi_processor_count,

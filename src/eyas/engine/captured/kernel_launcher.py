@@ -53,7 +53,7 @@ class Launcher:
 
 
 class _Recording(ThreadPoolExecutor):
-    """A pool that knows what it was given: Triton keeps its own list to itself."""
+    """A thread pool that records its futures; Triton hides its own."""
 
     def __init__(self, max_workers: int) -> None:
         super().__init__(max_workers)

@@ -1,7 +1,7 @@
 """Weights in the order the captured round reads them: q, k, v in one matrix, gate and up in one, pairs side by side.
 
 Knows Llama-shaped blocks (rmsnorm, GQA, full rotary halves, SwiGLU), in a target also with Qwen's bias on q, k, v or
-norms on q and k. Refuses everything else: the readable round takes those. Shapes: V vocabulary, E hidden,
+norms on q and k. Refuses everything else: the reference round takes those. Shapes: V vocabulary, E hidden,
 I intermediate, H query heads, G key/value heads, D head width.
 """
 
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from eyas.contract.spec.draft_spec import DraftSpec
-from eyas.engine.capturable import FastPathUnsupported
-from eyas.engine.llama_weights import BlockWeights, LlamaWeights
+from eyas.engine.cuda_graphs import FastPathUnsupported
+from eyas.engine.llama.llama_weights import BlockWeights, LlamaWeights
 from eyas.models.draft import Eagle3Draft
 from eyas.models.rope import inverse_frequencies
 
@@ -56,7 +56,7 @@ class FastLayer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heads:
+class HeadDims:
     """Attention sizes: query heads, key/value heads, head width."""
 
     num_query: int
@@ -81,7 +81,7 @@ class FastTarget:
     head: Tensor
     norm: Tensor
     eps: float
-    heads: Heads
+    heads: HeadDims
     cos: Tensor
     sin: Tensor
     aux_boundaries: tuple[int, ...] = ()
@@ -105,7 +105,7 @@ class FastDraft:
     head: Tensor
     norm: Tensor
     eps: float
-    heads: Heads
+    heads: HeadDims
     cos: Tensor
     sin: Tensor
     offsets: Tensor | None
@@ -124,8 +124,10 @@ def interleaved_halves(weight: Tensor, width: int) -> Tensor:
     return split.transpose(1, 2).reshape(weight.shape)
 
 
-def fast_block(block: BlockWeights, heads: Heads, *, attention_norm: Tensor, hidden_norm: Tensor | None) -> FastLayer:
-    """One block of the readable engine in the captured round's order.
+def fast_block(
+    block: BlockWeights, heads: HeadDims, *, attention_norm: Tensor, hidden_norm: Tensor | None
+) -> FastLayer:
+    """One block in the captured round's order.
 
     Args:
         attention_norm: [E] of the attention's (first) input.
@@ -150,7 +152,7 @@ def fast_block(block: BlockWeights, heads: Heads, *, attention_norm: Tensor, hid
 
 
 def fast_target(weights: LlamaWeights, *, max_length: int, aux_boundaries: tuple[int, ...] = ()) -> FastTarget:
-    """A target of the readable engine in fused pairs, on its device and in its dtype.
+    """A target in fused pairs, on its device and in its dtype.
 
     Args:
         max_length: positions of prompt, answer and drafts; bounds the rotary table.
@@ -169,7 +171,7 @@ def fast_target(weights: LlamaWeights, *, max_length: int, aux_boundaries: tuple
         f"aux boundaries {aux_boundaries}": not is_once or any(not 1 <= b <= len(blocks) for b in aux_boundaries),
     }
     _refuse("target", [name for name, is_so in odd.items() if is_so])
-    heads = Heads(num_query=shape.num_heads, num_kv=shape.num_kv_heads, width=shape.head_dim)
+    heads = HeadDims(num_query=shape.num_heads, num_kv=shape.num_kv_heads, width=shape.head_dim)
     layers = []
     for block in blocks:
         assert block.input_norm is not None, "a target's blocks have their input norms"
@@ -197,7 +199,7 @@ def fast_draft(draft: Eagle3Draft, target: FastTarget) -> FastDraft:
     spec = draft.spec
     _refuse_switches(spec, target)
     tensors = {name: t.detach() for name, t in draft.state_dict().items()}
-    heads = Heads(num_query=spec.num_heads, num_kv=spec.num_kv_heads, width=spec.head_dim)
+    heads = HeadDims(num_query=spec.num_heads, num_kv=spec.num_kv_heads, width=spec.head_dim)
     cos, sin = rope_table(*_rope(spec, target))
     return FastDraft(
         fc=tensors["fc.weight"].contiguous(),
@@ -231,7 +233,7 @@ def _rope(spec: DraftSpec, target: FastTarget) -> tuple[Tensor, int, float]:
     return frequencies.to(target.cos.device), target.cos.shape[0], scale
 
 
-def _draft_layer(tensors: Mapping[str, Tensor], heads: Heads) -> FastLayer:
+def _draft_layer(tensors: Mapping[str, Tensor], heads: HeadDims) -> FastLayer:
     own = {name.removeprefix("layers.0."): t for name, t in tensors.items() if name.startswith("layers.0.")}
     qkv = [own[f"self_attn.{p}_proj.weight"] for p in "qkv"]
     block = BlockWeights(
@@ -281,5 +283,5 @@ def _refuse(model: str, wrong: list[str]) -> None:
             f"the captured round does not compute this {model}",
             ", ".join(wrong),
             "it knows Llama blocks alone; computed wrongly, it would answer otherwise or accept less, without an error",
-            "use the readable round",
+            "open the engine with rounds='reference'",
         )

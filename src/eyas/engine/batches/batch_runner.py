@@ -13,12 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eyas.engine.batches.graph import Graphs
-from eyas.engine.batches.model import BatchLlama
+from eyas.engine.batches.batch_llama import BatchLlama
+from eyas.engine.batches.batch_round import BatchSpeculation
+from eyas.engine.batches.batch_state import BatchState, NewRow
 from eyas.engine.batches.prefill import PiecewisePrefill
-from eyas.engine.batches.round import BatchSpeculation
-from eyas.engine.batches.state import BatchState, NewRow
+from eyas.engine.batches.batch_round import BatchSpeculation
+from eyas.engine.batches.batch_state import BatchState, NewRow
 from eyas.models.target import require_finite
+from eyas.engine.cuda_graphs import Graphs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

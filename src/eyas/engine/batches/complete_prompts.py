@@ -9,16 +9,16 @@ from typing import Any
 import psutil
 import torch
 
-from eyas.engine.batches.any_target import TransformersBatch, cache_size
-from eyas.engine.batches.file import complete_to_file
+from eyas.engine.batches.batch_llama import BatchLlama, bytes_per_position, rounded_capacity
+from eyas.engine.batches.batch_ops import BatchOps
+from eyas.engine.batches.batch_plan import BatchPlan, SlotSize, default_budget, plan_batch, plan_slots
+from eyas.engine.batches.batch_runner import BatchRunner, Pace, captured_pace
+from eyas.engine.batches.completions_file import complete_to_file
 from eyas.engine.batches.generator import BatchGenerator, Completion, Request
-from eyas.engine.batches.model import BatchLlama, bytes_per_position, rounded_capacity
-from eyas.engine.batches.ops import BatchOps
-from eyas.engine.batches.plan import BatchPlan, SlotSize, default_budget, plan_batch, plan_slots
 from eyas.engine.batches.prefill import PIECE_SIZES
-from eyas.engine.batches.runner import BatchRunner, Pace, captured_pace
-from eyas.engine.capturable import why_not_captured
-from eyas.engine.llama_weights import LlamaWeights, quantise_llama, read_llama, sliding_window, why_not_fast
+from eyas.engine.batches.transformers_batch import TransformersBatch, cache_size
+from eyas.engine.cuda_graphs import why_not_captured
+from eyas.engine.llama.llama_weights import LlamaWeights, quantise_llama, read_llama, sliding_window, why_not_fast
 from eyas.models.placement import Placement
 from eyas.models.target import Target
 from eyas.models.target.quantise import Quantisation, quantise_target, require_quantisable
@@ -176,7 +176,7 @@ def batch_ops(device: torch.device, captures: bool) -> BatchOps | None:
     """Triton kernels where passes are captured, else None: PyTorch's operators."""
     if not captures:
         return None
-    from eyas.engine.batches.triton_ops import TritonBatchOps
+    from eyas.engine.batches.triton_batch_ops import TritonBatchOps
 
     return TritonBatchOps(torch.cuda.get_device_properties(device).multi_processor_count)
 

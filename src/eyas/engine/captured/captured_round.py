@@ -1,7 +1,7 @@
 """One round over static memory, in the order the device runs it: verify, accept, rebuild the draft, draft on.
 
-The same function as the readable round, written so that a CUDA graph can hold it: fixed shapes (K + 1 rows, accepted or
-not), every length and token read on the device, no host in between. Two facts make it short:
+The same function as the reference round (`engine/round.py`), written so that a CUDA graph can hold it: fixed shapes
+(K + 1 rows, accepted or not), every length and token read on the device, no host in between. Two facts make it short:
 - Rows beyond the accepted ones are computed all the same. What they leave in the caches lies beyond the live length, is
   never attended to, and is overwritten by the next round: that *is* the cache repair.
 - The draft's rows are the verified rows: row i holds the target's states at position base + i and the target's own
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from eyas.engine.captured.ops import Ops
-from eyas.engine.captured.weights import FastDraft, FastTarget
+from eyas.engine.captured.captured_weights import FastDraft, FastTarget
+from eyas.engine.captured.round_ops import RoundOps
 from eyas.engine.captured.workspace import (
     ACCEPTED,
     BASE,
@@ -49,7 +49,7 @@ class DraftMemory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
+class CapturedRound:
     """A target, perhaps a draft, and the memory of their rounds.
 
     Attributes:
@@ -57,7 +57,7 @@ class Round:
         is_simulated: acceptances are read from `state.simulated`, not compared (timing only; marked in reports).
     """
 
-    ops: Ops
+    ops: RoundOps
     target: FastTarget
     draft: FastDraft | None
     num_draft_tokens: int
@@ -108,7 +108,7 @@ class Round:
 
 
 def target_pass(
-    ops: Ops, target: FastTarget, cache: Tensor, rows: Workspace, ids: Tensor, position: Tensor, offset: int
+    ops: RoundOps, target: FastTarget, cache: Tensor, rows: Workspace, ids: Tensor, position: Tensor, offset: int
 ) -> Tensor:
     """M tokens through the target from position + offset on.
 
@@ -147,7 +147,14 @@ def target_pass(
 
 
 def draft_pass(
-    ops: Ops, draft: FastDraft, cache: Tensor, rows: Workspace, ids: Tensor, g: Tensor, position: Tensor, offset: int
+    ops: RoundOps,
+    draft: FastDraft,
+    cache: Tensor,
+    rows: Workspace,
+    ids: Tensor,
+    g: Tensor,
+    position: Tensor,
+    offset: int,
 ) -> Tensor:
     """M pairs of (next token, state g) through the draft's layer.
 
@@ -182,7 +189,7 @@ def draft_pass(
 
 
 def new_round(
-    ops: Ops,
+    ops: RoundOps,
     target: FastTarget,
     draft: FastDraft | None,
     *,
@@ -191,7 +198,7 @@ def new_round(
     num_records: int = 64,
     is_simulated: bool = False,
     caches: tuple[Tensor, Tensor | None] | None = None,
-) -> Round:
+) -> CapturedRound:
     """A round with all its memory.
 
     Args:
@@ -204,7 +211,7 @@ def new_round(
     assert (num_draft_tokens > 0) == (draft is not None), "drafts need a draft, and a draft drafts"
     num_rows = num_draft_tokens + 1
     cache, draft_cache = caches or (key_value_cache(target, len(target.layers), max_length), None)
-    return Round(
+    return CapturedRound(
         ops=ops,
         target=target,
         draft=draft,
@@ -218,7 +225,7 @@ def new_round(
 
 
 def draft_memory(
-    ops: Ops, draft: FastDraft, num_rows: int, max_length: int, cache: Tensor | None = None
+    ops: RoundOps, draft: FastDraft, num_rows: int, max_length: int, cache: Tensor | None = None
 ) -> DraftMemory:
     """Memory for rebuilding `num_rows` positions and stepping on; with a cache of its own unless one is given."""
     rows = draft_workspace(draft, num_rows, 1)  # only one row is ever given to the head
