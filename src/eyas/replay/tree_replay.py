@@ -14,8 +14,7 @@ from eyas.decode.tree_rules import GreedyTreeRule
 from eyas.decode.tree_shape import TreeShape
 from eyas.engine.open_engine import draft_runner
 from eyas.engine.trees.tree_engine import require_trees_of
-from eyas.engine.trees.tree_round import grow
-from eyas.engine.trees.tree_round import TreeDraft
+from eyas.engine.trees.tree_round import TreeDraft, grow
 from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow

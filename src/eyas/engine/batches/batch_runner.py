@@ -17,10 +17,8 @@ from eyas.engine.batches.batch_llama import BatchLlama
 from eyas.engine.batches.batch_round import BatchSpeculation
 from eyas.engine.batches.batch_state import BatchState, NewRow
 from eyas.engine.batches.prefill import PiecewisePrefill
-from eyas.engine.batches.batch_round import BatchSpeculation
-from eyas.engine.batches.batch_state import BatchState, NewRow
-from eyas.models.target import require_finite
 from eyas.engine.cuda_graphs import Graphs
+from eyas.models.target import require_finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
