@@ -2,12 +2,13 @@
 
 import pytest
 
-from eyas.contract.engines.loading.target_hooks import known_targets, target_hook
-from eyas.contract.engines.registry import parse_engine
+from eyas.contract.engines.loading.target_hooks import target_hook
+from eyas.contract.engines.registry import all_engines, engine_named, parse_engine
 
 
 def _hook(engine, architecture):
-    return target_hook(parse_engine(engine), [architecture])
+    version = parse_engine(engine)
+    return target_hook(engine_named(version.engine).loading.hooks, version, [architecture])
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,8 @@ def test_one_class_shifts_its_default_layers_too():
     assert _hook("sglang==0.5.23", "MiniMaxM3SparseForCausalLM").default_shift == 0
 
 
-@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+@pytest.mark.parametrize("engine", all_engines(), ids=lambda e: e.name)
 def test_every_entry_of_the_table_has_a_source_and_is_in_order(engine):
-    for architecture, steps in known_targets(engine).items():
+    for architecture, steps in engine.loading.hooks.items():
         assert all(step["source"] for step in steps), architecture
         assert len({s["since"] for s in steps}) == len(steps), architecture

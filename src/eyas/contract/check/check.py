@@ -12,8 +12,8 @@ from eyas.contract.check.engine_findings import engine_findings, with_random_emb
 from eyas.contract.engines.launch_flags import Launch, launch_for
 from eyas.contract.engines.loading.judge import judge
 from eyas.contract.engines.loading.ledger import Ledger
-from eyas.contract.engines.version import EngineVersion, at_least
-from eyas.contract.engines.vllm.load_rules import is_moe
+from eyas.contract.engines.registry import engine_named
+from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.reading.compatibility import compatibility
 from eyas.contract.reading.deep import DeepReport, deep_check
@@ -162,18 +162,15 @@ def _judge(
 
 
 def _default_runner(engine: EngineVersion, target: TargetSpec | None) -> EngineVersion:
-    """vLLM 0.25.1 takes the V2 runner for dense targets (and few others) only; later versions for all."""
-    if engine.engine != "vllm" or engine.is_cpu or not engine.runner_is_default or target is None:
+    """The runner that a stock launch takes for this very target, where the user chose none."""
+    if engine.is_cpu or not engine.runner_is_default:
         return engine
-    if at_least(engine.rules, "0.32.0") or not is_moe(target.text_config):
-        return engine
-    return replace(engine, runner="v1")
+    return replace(engine, runner=engine_named(engine.engine).default_runner(engine.version, target))
 
 
 def _other_runner(engine: EngineVersion) -> str | None:
-    if engine.engine != "vllm" or engine.is_cpu:
-        return None
-    return "v1" if engine.runner == "v2" else "v2"
+    runners = () if engine.is_cpu else engine_named(engine.engine).runners
+    return next((r for r in runners if r != engine.runner), None)
 
 
 def _sorted(findings: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:

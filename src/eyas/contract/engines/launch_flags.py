@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from eyas.contract.engines.loading.ledger import Ledger
-from eyas.contract.engines.loading.position_reasons import needs_window_flag
-from eyas.contract.engines.loading.select_class import rules_for
+from eyas.contract.engines.loading.selection import rules_for
+from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
@@ -83,8 +83,8 @@ def _sglang(engine: EngineVersion, ledger: Ledger, reading: DraftReading, target
             f"context: the draft says {length}, the target {target.max_position_embeddings}: ValueError at start"
             f" without {_ALLOW_LONGER}=1 or --context-length <= {length}; past {length} tokens acceptance may fall"
         )
-    rules = rules_for(engine, ledger.draft_class) if ledger.draft_class else None
-    if spec.sliding_window is not None and rules is not None and needs_window_flag(engine, rules):
+    rules = rules_for(engine_named(engine.engine).loading.rules, engine, ledger.draft_class)
+    if spec.sliding_window is not None and rules is not None and rules.window == "flag":
         flags += ["--speculative-draft-window-size", str(spec.sliding_window)]
         notes.append("SGLang takes the draft's sliding window from this flag, not from config.json")
     if target is not None:

@@ -86,7 +86,9 @@ def parse_engine(text: str, *, nearest: bool = False, runner: str | None = None,
             " otherwise",
             f"choose a version in the span, or add --nearest to be answered with the rules of {release.since}",
         )
-    chosen, is_default = engine.runner(version, distribution, runner)
+    is_cpu = distribution.endswith("-cpu")
+    default = engine.runners[0] if is_cpu and engine.runners else engine.default_runner(version, None)
+    chosen = runner if runner in engine.runners and not is_cpu else default
     return EngineVersion(
         engine=engine.name,
         distribution=distribution,
@@ -94,7 +96,7 @@ def parse_engine(text: str, *, nearest: bool = False, runner: str | None = None,
         rules=release.since,
         grade="inferred" if outside else releases.grade(version),
         runner=chosen,
-        runner_is_default=is_default,
-        is_cpu=distribution.endswith("-cpu"),
+        runner_is_default=chosen == default,
+        is_cpu=is_cpu,
         is_approximated=outside,
     )

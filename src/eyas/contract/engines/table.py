@@ -3,11 +3,8 @@
 from typing import Any
 
 from eyas.contract.engines.loading.load_rules import LoadRules
-from eyas.contract.engines.loading.target_hooks import known_targets
-from eyas.contract.engines.registry import engine_named
-from eyas.contract.engines.sglang import load_rules as sglang
+from eyas.contract.engines.registry import all_engines, engine_named
 from eyas.contract.engines.version import at_least, parse_version
-from eyas.contract.engines.vllm import load_rules as vllm
 
 
 def engine_rows() -> list[dict[str, Any]]:
@@ -21,18 +18,19 @@ def engine_rows() -> list[dict[str, Any]]:
             "source": rules.source,
             "facts": _facts(rules),
         }
-        for rules in (*sglang.RULES, *vllm.RULES)
+        for engine in all_engines()
+        for rules in engine.loading.rules
     ]
 
 
 def target_rows() -> list[dict[str, Any]]:
     """One row per target architecture that some version can tap."""
     rows = []
-    for engine in ("sglang", "vllm"):
-        for architecture, steps in known_targets(engine).items():
+    for engine in all_engines():
+        for architecture, steps in engine.loading.hooks.items():
             if any(step["hook"] for step in steps):
                 shown = [{"since": s["since"], "state": _state(s), "source": s["source"]} for s in steps]
-                rows.append({"engine": engine, "architecture": architecture, "steps": shown})
+                rows.append({"engine": engine.name, "architecture": architecture, "steps": shown})
     return rows
 
 
@@ -46,7 +44,7 @@ def _state(step: dict[str, Any] | Any) -> str:
 
 def _grades(rules: LoadRules) -> dict[str, str]:
     """Versions whose source was read (or loader run) that these rules answer for -> grade."""
-    table = sglang.RULES if rules.engine == "sglang" else vllm.RULES
+    table = engine_named(rules.engine).loading.rules
     later = [r.since for r in table if r.draft_class == rules.draft_class and r is not rules]
     end = min((s for s in later if s != rules.since and at_least(s, rules.since)), key=parse_version, default=None)
     return {
@@ -91,7 +89,7 @@ def _honoured(rules: LoadRules) -> str:
         "norm_before_fc": bool(rules.input_norm_keys),
         "q/k norms": rules.qk_norm,
         "attention_bias": rules.qkv_bias,
-        "sliding_window": rules.sliding,
+        "sliding_window": rules.window == "config",
         "tie_word_embeddings": rules.ties_head,
     }
     return ", ".join(name for name, has in switches.items() if has) or "none of the optional switches"

@@ -24,7 +24,7 @@ class EngineVersion:
         grade: how well the rules are known for exactly this version: ran / read / inferred.
         runner: the model runner whose verdict is the main one; None for an engine that has only one.
         runner_is_default: a stock launch of this version uses that runner.
-        is_cpu: a build for CPUs.
+        is_cpu: a build for CPUs, which has the first of the engine's runners only.
         is_approximated: `version` lies outside the known span; `rules` is only its nearest neighbour.
     """
 

@@ -3,25 +3,23 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from eyas.contract.engines.loading.aux_capture import aux_capture
-from eyas.contract.engines.loading.aux_reasons import aux_reasons
+from eyas.contract.engines.loading.aux_states import aux_reasons
+from eyas.contract.engines.loading.config_reasons import position_reasons, start_reasons
 from eyas.contract.engines.loading.damage import key_reasons, map_reasons, parameter_reasons, tensor_reasons
-from eyas.contract.engines.loading.hook_reasons import hook_reasons
 from eyas.contract.engines.loading.key_fates import key_fates
 from eyas.contract.engines.loading.ledger import Ledger, ParameterEntry, Reason, TensorEntry, reason, verdict_of
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded, load_tensors
-from eyas.contract.engines.loading.position_reasons import position_reasons
 from eyas.contract.engines.loading.runtime_parameters import Parameter, num_aux_states, runtime_parameters
 from eyas.contract.engines.loading.seen_config import SeenConfig
-from eyas.contract.engines.loading.select_class import Selection, select_class
-from eyas.contract.engines.loading.start_reasons import start_reasons
+from eyas.contract.engines.loading.selection import Selection
 from eyas.contract.engines.loading.target_hooks import TargetHook, target_hook
-from eyas.contract.engines.version import EngineVersion
+from eyas.contract.engines.registry import engine_named
+from eyas.contract.engines.serving_engine import Loading
+from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.files.checkpoint import Checkpoint, IntMap
 from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Flag
 
 
 def judge(
@@ -38,31 +36,37 @@ def judge(
     Args:
         reading: the draft as understood (for the boundaries it was trained on); None when it could not be read.
         target: None = hooks, depth and sharing are judged as far as they go without.
-        runner: vLLM's; None for SGLang.
+        runner: the engine's model runner; None where it has only one.
         algorithm: of the launch; EAGLE is what a user asks for by mistake.
     """
-    selection = select_class(engine, draft.config, where=draft.where, algorithm=algorithm)
+    where, known = draft.where, engine_named(engine.engine)
+    loading = known.loading
+    selection = loading.select(engine, draft.config, where, algorithm)
     if selection.rules is None or selection.config is None:
         return _without_rules(engine, runner, selection)
     rules, config = selection.rules, selection.config
-    hook = target_hook(engine, target.architectures) if target else TargetHook(status="unknown", architecture="")
+    hook = target_hook(loading.hooks, engine, target.architectures if target else ())
     parameters = runtime_parameters(rules, config)
-    map_exists = _map_exists(rules, config, target)
-    loaded = load_tensors(rules, config, parameters, draft, map_exists=map_exists)
-    capture = aux_capture(engine, runner, config, hook, target.num_layers if target else None)
+    loaded = load_tensors(rules, config, parameters, draft, map_exists=_map_exists(rules, config, target))
+    capture = loading.capture(engine, runner, config, hook, target.num_layers if target else None)
     tensors, entries = _shared(rules, config, loaded, _parameter_entries(rules, config, parameters, loaded), target)
+    keys = key_fates(rules, draft.config)
+    via = f"{engine.label} ({runner} runner)" if runner else engine.label
+    trained = reading.spec.aux_boundaries if reading else None
+    remedy = loading.aux_remedy(trained, runner, where) if trained is not None else ""
+    num_aux = num_aux_states(rules, config)
+    transformers = known.releases.of(engine.rules).transformers
     reasons = [
-        *start_reasons(rules, config, draft.where, _head_rows(draft)),
-        *hook_reasons(engine, hook, draft.where),
-        *_crash(loaded, draft.where),
-        *parameter_reasons(rules, config, entries, loaded, draft.where),
-        *tensor_reasons(rules, tensors, loaded, draft.where),
-        *map_reasons(rules, config, _int_maps(draft), loaded, draft.where),
-        *key_reasons(rules, config, key_fates(rules, draft.config), draft.where),
-        *aux_reasons(engine, runner, capture, reading, target, num_aux_states(rules, config), config, draft.where),
-        *position_reasons(engine, rules, config, reading, draft.where),
-        *_quantised_head(engine, runner, target, loaded, draft.where),
-        *_algorithm(engine, algorithm, draft.where),
+        *start_reasons(rules, config, where, _head_rows(draft), _deeper_since(loading, rules)),
+        *_hook_reasons(loading, engine, hook, where),
+        *_crash(loaded, where),
+        *parameter_reasons(rules, config, entries, loaded, where),
+        *tensor_reasons(rules, tensors, loaded, where),
+        *map_reasons(rules, config, _int_maps(draft), loaded, where),
+        *key_reasons(rules, config, keys, where),
+        *aux_reasons(via, capture, hook, reading, target, num_aux, config, where, remedy),
+        *position_reasons(engine, rules, config, reading, transformers, where),
+        *loading.own_reasons(engine, runner, target, loaded, algorithm, where),
     ]
     verdict, severity = verdict_of(reasons)
     starts = verdict in ("ok", "silent-damage")
@@ -75,11 +79,43 @@ def judge(
         reasons=tuple(r for r in reasons if starts or r.verdict in ("refuses", "crash")),
         tensors=tensors,
         parameters=entries,
-        keys=key_fates(rules, draft.config),
+        keys=keys,
         aux=capture.boundaries if starts else None,
         source=rules.source,
         grade=engine.grade,
     )
+
+
+def _hook_reasons(loading: Loading, engine: EngineVersion, hook: TargetHook, where: str) -> list[Reason]:
+    """One reason when the target's class has no hook, no head access, or is unknown to this version."""
+    fault = loading.hook_fault(engine, hook)
+    if fault is None:
+        return []
+    verdict, what, why = fault
+    if hook.first and at_least(engine.rules, hook.first):
+        do = "no later version in the table has it again; choose another engine"
+    elif hook.first:
+        do = f"use {engine.engine} {hook.first} or newer"
+    else:
+        do = "no version known has it; patch the model file"
+    place = f"{where} with target class {hook.architecture} ({hook.source or 'model registry'})"
+    return [
+        reason(
+            code="target-hook-missing",
+            verdict=verdict,
+            what=what,
+            where=place,
+            why=why,
+            do=do,
+            items=(hook.architecture,),
+        )
+    ]
+
+
+def _deeper_since(loading: Loading, rules: LoadRules) -> str | None:
+    """First version whose class of this name takes more layers than `rules` do."""
+    same = (r for r in loading.rules if r.draft_class == rules.draft_class and r.max_layers is None)
+    return next((r.since for r in same), None)
 
 
 def _without_rules(engine: EngineVersion, runner: str | None, selection: Selection) -> Ledger:
@@ -131,41 +167,6 @@ def _crash(loaded: Loaded, where: str) -> list[Reason]:
     ]
 
 
-def _quantised_head(
-    engine: EngineVersion, runner: str | None, target: TargetSpec | None, loaded: Loaded, where: str
-) -> list[Reason]:
-    # Source: vllm/v1/worker/gpu/spec_decode/eagle/utils.py _should_share compares with target.weight unguarded
-    if runner != "v2" or target is None or not target.is_head_quantized or "lm_head.weight" not in loaded.filled:
-        return []
-    return [
-        reason(
-            code="target-head-quantised",
-            verdict="crash",
-            what="the target's lm_head is quantised and the draft has its own",
-            where=f"{where} with {target.where}",
-            why=f"{engine.label}'s V2 runner compares the two by `.weight`, which a quantised head does not have",
-            do=(Flag("VLLM_USE_V2_MODEL_RUNNER", "0"), "serve a target whose lm_head is left unquantised"),
-        )
-    ]
-
-
-def _algorithm(engine: EngineVersion, algorithm: str, where: str) -> list[Reason]:
-    if algorithm != "EAGLE" or engine.engine != "sglang":
-        return []
-    return [
-        reason(
-            code="algorithm-eagle",
-            verdict="silent-damage",
-            severity="fatal",
-            what="--speculative-algorithm EAGLE with an EAGLE-3 draft",
-            where=where,
-            why="no aux states are captured, fc is skipped by a shape test, the head is the target's, d2t is unused:"
-            " the server is healthy and accepts nothing",
-            do=Flag("--speculative-algorithm", "EAGLE3"),
-        )
-    ]
-
-
 def _parameter_entries(
     rules: LoadRules, config: SeenConfig, parameters: Mapping[str, Parameter], loaded: Loaded
 ) -> tuple[ParameterEntry, ...]:
@@ -176,7 +177,7 @@ def _parameter_entries(
             ParameterEntry(
                 name=rules.map_parameter,
                 shape=(config.draft_vocab,),
-                state="filled" if filled else "absent" if rules.engine == "sglang" else "zeros",
+                state="filled" if filled else "zeros" if rules.map_is_parameter else "absent",
                 sources=tuple(filled.values()),
                 remark="" if filled else "draft ids are taken for target ids",
             )
@@ -210,9 +211,8 @@ def _shared(
 ) -> tuple[tuple[TensorEntry, ...], tuple[ParameterEntry, ...]]:
     """Embedding and head after the engine has shared or overwritten them with the target's."""
     hidden = config.size("hidden_size")
-    # SGLang compares the key, if it is there, with hidden_size; vLLM compares the widths themselves
     is_wider = (config.has("target_hidden_size") and config.target_hidden != hidden) or (
-        rules.engine == "vllm" and target is not None and target.hidden_size != hidden
+        rules.compares_widths and target is not None and target.hidden_size != hidden
     )
     has_embedding = "model.embed_tokens.weight" in loaded.filled
     has_head = "lm_head.weight" in loaded.filled
@@ -220,7 +220,7 @@ def _shared(
     if not is_wider and not (rules.own_embedding and has_embedding):
         takes["model.embed_tokens.weight"] = "the target's"
     takes_head = rules.head_absent == "target" and not has_head
-    if rules.engine == "sglang" and not (rules.ties_head and config.ties_head):
+    if rules.head_by_key and not (rules.ties_head and config.ties_head):
         takes_head = config.get("draft_vocab_size") is None
     if takes_head:
         takes["lm_head.weight"] = "the target's"

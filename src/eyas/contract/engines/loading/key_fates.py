@@ -32,7 +32,7 @@ _SPECULATORS_READ = frozenset(
 def key_fates(rules: LoadRules, config: Mapping[str, Any]) -> tuple[KeyEntry, ...]:
     """One entry per key of config.json; nested ones of eagle_config and transformer_layer_config with dots."""
     found: list[KeyEntry] = []
-    is_speculators = rules.engine == "vllm" and "speculators_config" in config and not config.get("model_type")
+    is_speculators = "speculators_config" in config and not config.get("model_type")
     for key, value in config.items():
         if key == "eagle_config" and isinstance(value, Mapping):
             found += [_fate(rules, f"eagle_config.{k}", v, nested=True) for k, v in value.items()]
@@ -64,7 +64,7 @@ def _fate(rules: LoadRules, key: str, value: Any, *, nested: bool) -> KeyEntry:
         known = key in KNOWN_KEYS or key in SPECULATORS_KEYS
         if key in INERT_KEYS:
             return KeyEntry(key=key, fate="inert")
-        if key in DTYPE_KEYS and rules.engine == "vllm":
+        if key in DTYPE_KEYS and rules.casts_to_target:
             return KeyEntry(key=key, fate="inert", remark="a draft computes in the target's dtype")
     if not known:
         return KeyEntry(key=key, fate="unknown", remark="eyas does not know what it decides")

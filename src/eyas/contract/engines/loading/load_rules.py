@@ -1,6 +1,6 @@
 """The form of a load rule set: what one loader class of one engine version does with names, shapes and keys. Data only.
 
-`sglang.py` and `vllm.py` hold the sets, `runtime_parameters.py` and `load_tensors.py` apply them.
+Each engine's folder holds its sets; `runtime_parameters.py` and `load_tensors.py` apply them.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,9 @@ class LoadRules:
         renames: (old, new) substrings, each replaced everywhere (`rename_at_start`: only as a prefix).
         map_match: how d2t / t2d are recognised: the name contains them, or is or ends with them.
         prefix: a runtime name is the stored one, then "model." + it ("try"), or always "model." + it unless the name
-            starts with / contains lm_head ("unless-starts", "unless-contains").
+            starts with / contains lm_head ("unless-starts", "unless-contains"; the latter also leaves such a name
+            as it is and renames only the first occurrence).
+        fused_a: runtime name of the two A projections of MLA.
         unmatched: what happens to a name with no parameter: silent / warning / crash; with crash, an unexpected
             `*.bias` of an existing module is dropped in silence all the same.
 
@@ -39,15 +41,24 @@ class LoadRules:
         needs_draft_vocab_key: a missing draft_vocab_size is a crash.
         head_absent: without lm_head in the checkpoint: uninitialised, or the target's.
         map_parameter: runtime name of the vocabulary map; map_when_full: it exists (and takes d2t) also when
-            draft and target vocabulary are equal.
+            draft and target vocabulary are equal; map_is_parameter: an ordinary one, whose name and shape are checked
+            and that holds zeros at first (else an attribute that is absent).
         own_embedding: the draft's embedding is used if it is there; otherwise the target's overwrites it.
+        compares_widths: draft and target share only if their hidden sizes are equal, whatever target_hidden_size says.
+        head_by_key: a head is taken from the target if and only if draft_vocab_size is null.
+        needs_q_lora_rank: an MLA layer without it is a crash. takes_null_width: target_hidden_size may be null.
+        skips_square_fc: fc is skipped where its input is as wide as its output.
+        reads_aux_switch: without use_aux_hidden_state there is no fc. parallel: the class can draft in parallel
+            (P-EAGLE) and knows mask_hidden. drops_norms_off: an input_norm that is switched off is dropped in silence.
+        casts_to_target: the draft computes in the target's dtype, whatever its config says.
+        mlp_widths: (model_type, key, default) where the MLP is not intermediate_size wide.
 
         Shapes:
         cuts_long: a projection too long on its sharded axis is cut in silence.
         pads_short: one too short there (gate, up, o, down) is padded with zeros in silence; otherwise a crash.
         fc_is_sharded: fc is cut likewise on its rows.
         quantises_fc: fc is built with the draft's quantisation; False = fp8 or int values are cast without scale.
-        sliding: config's sliding window is honoured.
+        window: a sliding window is read from the config, from a launch flag, or ignored.
         fuses_a_by_pair: q_a_proj and kv_a_proj_with_mqa are joined first: one alone is never loaded, in silence.
     """
 
@@ -59,6 +70,7 @@ class LoadRules:
     renames: tuple[tuple[str, str], ...] = ()
     rename_at_start: tuple[tuple[str, str], ...] = ()
     map_match: Literal["contains", "suffix"] = "contains"
+    fused_a: str = "fused_qkv_a_proj"
     prefix: Literal["try", "unless-starts", "unless-contains"]
     unmatched: Literal["silent", "warning", "crash"]
     layer_module: str
@@ -80,10 +92,21 @@ class LoadRules:
     head_absent: Literal["uninitialised", "target"]
     map_parameter: str
     map_when_full: bool
+    map_is_parameter: bool = False
     own_embedding: bool
+    compares_widths: bool = False
+    head_by_key: bool = False
+    needs_q_lora_rank: bool = False
+    takes_null_width: bool = False
+    skips_square_fc: bool = False
+    reads_aux_switch: bool = False
+    parallel: bool = False
+    drops_norms_off: bool = False
+    casts_to_target: bool = False
+    mlp_widths: tuple[tuple[str, str, int], ...] = ()
     cuts_long: bool = True
     pads_short: bool = False
     fc_is_sharded: bool = False
     quantises_fc: bool = False
-    sliding: bool = False
+    window: Literal["config", "flag", "ignored"] = "ignored"
     fuses_a_by_pair: bool = False

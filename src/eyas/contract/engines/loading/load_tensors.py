@@ -10,14 +10,14 @@ from eyas.contract.engines.loading.seen_config import PARALLEL, SeenConfig
 from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
 from eyas.contract.spec.tensor_names import SCALE_SUFFIXES
 
-_VLLM_STACKED = {
+_STACKED = {
     ".q_proj": ".qkv_proj",
     ".k_proj": ".qkv_proj",
     ".v_proj": ".qkv_proj",
     ".gate_proj": ".gate_up_proj",
     ".up_proj": ".gate_up_proj",
 }
-# dropped by vLLM's AutoWeightsLoader whatever the model; without effect (buffers are computed)
+# every loader drops them, and nothing is lost: engines compute these buffers
 _ROTARY = ("rotary_pos_emb.inv_freq", "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 _FLOATS = ("BF16", "F16", "F32", "F64")
 
@@ -127,7 +127,7 @@ def _load_map(
     rules: LoadRules, config: SeenConfig, name: str, info: TensorInfo, state: _Pass, map_exists: bool
 ) -> TensorEntry:
     target = rules.map_parameter
-    if rules.engine == "vllm":
+    if rules.map_is_parameter:
         if not map_exists:
             raise _LoaderRaises(f"There is no module or parameter named '{target}': the vocabularies are equal")
         if name != "d2t":
@@ -141,54 +141,43 @@ def _load_map(
 def _skipped_by_switch(rules: LoadRules, config: SeenConfig, name: str) -> TensorEntry | None:
     if any(part in name for part in _ROTARY):
         return TensorEntry(name=name, fate="by-design", remark="a buffer that the engine computes itself")
-    if rules.engine != "vllm":
-        return None
-    if "mask_hidden" in name and rules.kind != "mla":
+    if rules.parallel and "mask_hidden" in name:
         if config.get(PARALLEL):
             return TensorEntry(name=name, fate="used", parameter="mask_hidden", remark="buffer of parallel drafting")
         why = 'logged: "mask_hidden found in weights but model is not configured for parallel drafting"'
         return TensorEntry(name=name, fate="dropped", remark=why)
-    if rules.kind != "mla" and not config.get("eagle_config.use_aux_hidden_state", True) and "fc." in name:
+    if rules.reads_aux_switch and not config.get("eagle_config.use_aux_hidden_state", True) and "fc." in name:
         return TensorEntry(name=name, fate="dropped", remark="use_aux_hidden_state is false; no log line")
     norm_before_fc = config.get("eagle_config.norm_before_fc", config.get("norm_before_fc", False))
-    if rules.input_norm_keys and not norm_before_fc and "input_norm." in name:
+    if rules.drops_norms_off and not norm_before_fc and "input_norm." in name:
         return TensorEntry(name=name, fate="dropped", remark="norm_before_fc is false; no log line")
     return None
 
 
 def _runtime_name(rules: LoadRules, name: str, parameters: Mapping[str, Parameter]) -> tuple[str, str]:
     """The runtime name that the loader looks up, and the shard it takes the tensor for ("" = whole)."""
+    by_first = rules.prefix == "unless-contains"
+    if by_first and "lm_head" in name:
+        return name, ""
     mapped = name
-    if rules.engine == "sglang":
-        for old, new in rules.renames:
-            mapped = mapped.replace(old, new)
-        for old, new in rules.rename_at_start:
-            mapped = new + mapped.removeprefix(old) if mapped.startswith(old) else mapped
-        if rules.prefix == "unless-starts" and not mapped.startswith("lm_head."):
-            mapped = f"model.{mapped}"
-        mapped, shard = _stack(rules, mapped, parameters)
-        return (mapped if rules.prefix != "try" or mapped in parameters else f"model.{mapped}"), shard
-    if "lm_head" in mapped:
-        return mapped, ""
     for old, new in rules.renames:
-        mapped = mapped.replace(old, new, 1)
-    mapped, shard = _stack(rules, mapped, parameters)
+        mapped = mapped.replace(old, new, 1 if by_first else -1)
+    for old, new in rules.rename_at_start:
+        mapped = new + mapped.removeprefix(old) if mapped.startswith(old) else mapped
+    is_plain = rules.prefix == "unless-starts" and mapped.startswith("lm_head.")
+    mapped, shard = _stack(rules, mapped)
+    if is_plain or (rules.prefix == "try" and mapped in parameters):
+        return mapped, shard
     return f"model.{mapped}", shard
 
 
-def _stack(rules: LoadRules, mapped: str, parameters: Mapping[str, Parameter]) -> tuple[str, str]:
+def _stack(rules: LoadRules, mapped: str) -> tuple[str, str]:
+    pairs = dict(_STACKED)
     if rules.kind == "mla":
-        fused = ".fused_qkv_a_proj_with_mqa" if rules.engine == "sglang" else ".fused_qkv_a_proj"
-        pairs = {
-            ".gate_proj": ".gate_up_proj",
-            ".up_proj": ".gate_up_proj",
-            ".q_a_proj": fused,
-            ".kv_a_proj_with_mqa": fused,
-        }
-    else:
-        pairs = _VLLM_STACKED
+        fused = f".{rules.fused_a}"
+        pairs = {".gate_proj": ".gate_up_proj", ".up_proj": ".gate_up_proj"}
+        pairs |= {".q_a_proj": fused, ".kv_a_proj_with_mqa": fused}
     for part, whole in pairs.items():
-        # the already fused name of SGLang's MLA contains ".kv_a_proj_with_mqa" no dot before: no clash
         if part in mapped:
             return mapped.replace(part, whole, 1), part[1:]
     return mapped, ""

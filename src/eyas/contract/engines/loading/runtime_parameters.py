@@ -68,7 +68,7 @@ def runtime_parameters(rules: LoadRules, config: SeenConfig) -> dict[str, Parame
         ),
         _norm("model.norm.weight", hidden),
     ]
-    if config.get("eagle_config.use_aux_hidden_state", True) or rules.engine == "sglang" or rules.kind == "mla":
+    if not rules.reads_aux_switch or config.get("eagle_config.use_aux_hidden_state", True):
         found += _fusion(rules, config, hidden, target_hidden, width)
     for layer in range(_layers(rules, config)):
         found += _layer(rules, config, layer)
@@ -123,10 +123,8 @@ def _layer(rules: LoadRules, config: SeenConfig, layer: int) -> list[Parameter]:
 
 
 def _mlp_width(rules: LoadRules, config: SeenConfig) -> int:
-    # Source: sglang srt/models/llama_eagle3.py: `if config.model_type == "llama4_text"`
-    if rules.engine == "sglang" and rules.kind == "llama" and config.model_type == "llama4_text":
-        return config.size("intermediate_size_mlp") or 16384
-    return config.size("intermediate_size")
+    found = (config.size(key) or default for name, key, default in rules.mlp_widths if name == config.model_type)
+    return next(found, config.size("intermediate_size"))
 
 
 def _mlp(rules: LoadRules, config: SeenConfig, at: str, hidden: int, inner: int) -> list[Parameter]:
@@ -199,7 +197,6 @@ def _mla(rules: LoadRules, config: SeenConfig, at: str, input_width: int) -> lis
     q_rank, kv_rank = config.size("q_lora_rank"), config.size("kv_lora_rank")
     nope, rope, value = (config.size(k) for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
     heads = config.size("num_attention_heads")
-    fused = "fused_qkv_a_proj_with_mqa" if rules.engine == "sglang" else "fused_qkv_a_proj"
 
     def linear(name: str, rows: int, columns: int, fit: Fit, pads: bool = False) -> Parameter:
         shape = (rows, columns)
@@ -207,7 +204,7 @@ def _mla(rules: LoadRules, config: SeenConfig, at: str, input_width: int) -> lis
 
     return [
         Parameter(
-            name=f"{at}.{fused}.weight",
+            name=f"{at}.{rules.fused_a}.weight",
             shape=(q_rank + kv_rank + rope, input_width),
             initial="uninitialised",
             fit="joined" if rules.fuses_a_by_pair else "rows",

@@ -1,20 +1,19 @@
 """Which targets an engine can tap for EAGLE-3, by architecture and version: aux capture hook, `get_embed_and_head`.
 
-Read mechanically from the engines' model files (`engines/data/target_hooks.json`: for each architecture the versions
-at which something changed, with file and line). Says nothing of drafts.
+Read mechanically from the engines' model files (`target_hooks.json` in each engine's folder: for each architecture the
+versions at which something changed, with file and line). Says nothing of drafts.
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
+from importlib.resources.abc import Traversable
 from typing import Any, Literal
 
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.layer_ids import Convention
 
-_TABLE = Path(__file__).parents[1] / "data" / "target_hooks.json"
+Hooks = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +23,9 @@ class TargetHook:
     Attributes:
         status: present; absent = the class has no capture hook; no-head = it has, but not `get_embed_and_head`;
             unregistered = this version does not know the architecture; unknown = not in the table.
-        convention: how ids of a draft are read (SGLang; vLLM takes them as boundaries).
+        convention: how ids of a draft are read.
         default_shift: added to the default boundaries as well (a quirk of one class).
+        taps_end: the state after the last layer can be captured.
         first: first version with everything that is needed, None if there is none in the table.
         source: file (and line) in the engine.
     """
@@ -34,24 +34,28 @@ class TargetHook:
     architecture: str
     convention: Convention = "boundary"
     default_shift: int = 0
+    taps_end: bool = False
     first: str | None = None
     source: str = ""
 
 
-def target_hook(engine: EngineVersion, architectures: Sequence[str]) -> TargetHook:
+def load_hooks(folder: Traversable) -> Hooks:
+    """The table of one engine: architecture -> its steps, oldest first."""
+    hooks: Hooks = json.loads((folder / "target_hooks.json").read_text(encoding="utf-8"))
+    return hooks
+
+
+def target_hook(hooks: Hooks, engine: EngineVersion, architectures: Sequence[str]) -> TargetHook:
     """The hook of `engine` for a target with these `architectures` (the first one counts)."""
-    if not architectures:
-        return TargetHook(status="unknown", architecture="")
-    architecture = architectures[0]
-    steps = _table()[engine.engine].get(architecture)
+    architecture = architectures[0] if architectures else ""
+    steps = hooks.get(architecture)
     if not steps:
         return TargetHook(status="unknown", architecture=architecture)
-    first = next((s["since"] for s in steps if _works(s)), None)
+    first = next((s["since"] for s in steps if s["hook"] and s.get("embed_and_head", True)), None)
     # a step dated at the oldest version read holds for all before it
-    reached = [s for s in steps if at_least(engine.rules, s["since"])]
-    if not reached:
+    step = next((s for s in reversed(steps) if at_least(engine.rules, s["since"])), None)
+    if step is None:
         return TargetHook(status="unregistered", architecture=architecture, first=first)
-    step = reached[-1]
     if not step["hook"]:
         return TargetHook(status="absent", architecture=architecture, first=first, source=step["source"])
     if not step.get("embed_and_head", True):
@@ -62,30 +66,16 @@ def target_hook(engine: EngineVersion, architectures: Sequence[str]) -> TargetHo
         architecture=architecture,
         convention=convention,
         default_shift=shift,
+        taps_end=step.get("taps_end", step["hook"] is True),
         first=first,
         source=step["source"],
     )
 
 
-def known_targets(engine_name: str) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """The whole table of one engine: architecture -> its steps, for `eyas engines --targets`."""
-    return _table()[engine_name]
-
-
-def _works(step: Mapping[str, Any]) -> bool:
-    return bool(step["hook"]) and bool(step.get("embed_and_head", True))
-
-
 def _convention(hook: object) -> tuple[Convention, int]:
-    if hook is True:  # vLLM: ids are boundaries
+    if hook is True:  # ids are boundaries
         return "boundary", 0
     if hook == "after-layer-also-default":
         return "after-layer", 1
-    assert hook in ("after-layer", "first-is-1", "last-is-n"), f"unknown hook kind {hook!r} in {_TABLE.name}"
+    assert hook in ("after-layer", "first-is-1", "last-is-n"), f"unknown hook kind {hook!r}"
     return hook, 0
-
-
-@cache
-def _table() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    loaded: dict[str, dict[str, list[dict[str, Any]]]] = json.loads(_TABLE.read_text(encoding="utf-8"))
-    return loaded

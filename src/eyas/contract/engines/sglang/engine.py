@@ -3,18 +3,21 @@
 from functools import cached_property
 from importlib import resources
 
+from eyas.contract.engines.loading.target_hooks import load_hooks
 from eyas.contract.engines.releases import Releases
-from eyas.contract.engines.serving_engine import LogKnowledge, ServingEngine
+from eyas.contract.engines.serving_engine import Loading, LogKnowledge, ServingEngine
+from eyas.contract.spec.target_spec import TargetSpec
 
 _FOLDER = resources.files("eyas.contract.engines.sglang")
 
 
 class SGLang:
-    """SGLang: parts are read when they are asked for."""
+    """SGLang: each part is read when it is asked for."""
 
     name = "sglang"
     title = "SGLang"
     distributions = ("sglang",)
+    runners = ()
 
     @cached_property
     def releases(self) -> Releases:
@@ -22,13 +25,20 @@ class SGLang:
         return Releases.load(_FOLDER / "releases.toml")
 
     @cached_property
+    def loading(self) -> Loading:
+        """What becomes of a draft."""
+        from eyas.contract.engines.sglang.loading import SGLangLoading
+
+        return SGLangLoading(self.releases, load_hooks(_FOLDER))
+
+    @cached_property
     def log(self) -> LogKnowledge:
         """Where its log tables are."""
         return LogKnowledge(folder=_FOLDER)
 
-    def runner(self, version: str, distribution: str, wanted: str | None) -> tuple[str | None, bool]:
-        """SGLang has one model runner."""
-        return None, True
+    def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
+        """There is only one."""
+        return None
 
 
 ENGINE: ServingEngine = SGLang()

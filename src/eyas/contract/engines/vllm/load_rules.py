@@ -1,8 +1,6 @@
 """vLLM's draft loaders by version. Source: model_executor/models/{llama,qwen3,deepseek}_eagle3.py and registry.py."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from eyas.contract.engines.loading.load_rules import LoadRules
 
@@ -22,12 +20,6 @@ REGISTRY = {
 }
 # speculators' transformer_layer_config.model_type -> architecture. Source: configs/speculators/algos.py.
 SPECULATORS_CLASSES = {"llama": "Eagle3LlamaForCausalLM", "qwen3": "Eagle3Qwen3ForCausalLM"}
-
-
-def is_moe(text_config: Mapping[str, Any]) -> bool:
-    """The target has experts: vLLM 0.25.1 then keeps the V1 runner. Source: vllm 0.25.1 config/vllm.py:557-574."""
-    return any(text_config.get(key) for key in ("num_experts", "n_routed_experts", "num_local_experts"))
-
 
 _LLAMA_025 = LoadRules(
     engine="vllm",
@@ -54,9 +46,15 @@ _LLAMA_025 = LoadRules(
     head_absent="target",
     map_parameter="draft_id_to_target_id",
     map_when_full=True,
+    map_is_parameter=True,
     own_embedding=True,
+    compares_widths=True,
+    reads_aux_switch=True,
+    parallel=True,
+    drops_norms_off=True,
+    casts_to_target=True,
     quantises_fc=True,
-    sliding=True,
+    window="config",
 )
 _LLAMA_032 = replace(
     _LLAMA_025,
@@ -78,14 +76,14 @@ _QWEN3_025 = replace(
     o_bias_keys=(),
     mlp_bias_key=None,
     qk_norm=True,
-    sliding=False,
+    window="ignored",
 )
 _QWEN3_032 = replace(
     _QWEN3_025,
     since="0.32.0",
     source="vllm 0.32.0, 0.33.0 model_executor/models/qwen3_eagle3.py:28-447",
     map_when_full=False,
-    sliding=True,
+    window="config",
 )
 _MLA_025 = replace(
     _LLAMA_025,
@@ -93,10 +91,13 @@ _MLA_025 = replace(
     kind="mla",
     source="vllm 0.25.1 model_executor/models/deepseek_eagle3.py",
     input_norm_keys=(),
+    drops_norms_off=False,
+    reads_aux_switch=False,
+    parallel=False,
     qkv_bias=False,
     o_bias_keys=(),
     mlp_bias_key=None,
-    sliding=False,
+    window="ignored",
 )
 _MLA_032 = replace(
     _MLA_025,
