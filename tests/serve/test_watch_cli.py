@@ -361,7 +361,7 @@ def test_a_web_server_that_is_no_engine_is_said_to_be_none(eyas: Callable[..., D
 
     assert done.returncode == 20 == StateName.NO_ENGINE.exit_code
     assert done.stdout.startswith("no-engine: ")
-    assert "neither SGLang nor vLLM answers so" in done.stdout
+    assert "no engine that eyas knows answers so" in done.stdout
 
 
 @pytest.mark.parametrize("stranger", [404, 200], indirect=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from eyas.serve.facts.evidence import Answer, CounterFacts, ExitFacts, GpuFacts, Observation, ProcessFacts
-from eyas.serve.facts.log_lines import LineSplitter, parse_bar
 from eyas.serve.facts.state import Event, Snapshot
+from eyas.serve.log.log_lines import LineSplitter, parse_bar
 from eyas.serve.look.process_tree import label_of
 from eyas.serve.look.stacks import RankStack, StackSample
 from eyas.serve.supervise.supervisor import Supervisor

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from eyas.serve.facts.clock import Clock, SystemClock
-from eyas.serve.facts.evidence import ExitFacts, Observation
-from eyas.serve.facts.log_lines import LogLine
+from eyas.serve.facts.evidence import ExitFacts, LogLine, Observation
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Engine
 from eyas.serve.log.log_tail import LogTail
+from eyas.serve.log.tables import all_lives
 from eyas.serve.supervise.supervisor import Supervisor
 from eyas.talk import seconds
 
 SCHEMA = "eyas.watch.compare/1"
-_REQUEST = re.compile(r'"(?:GET|POST|HEAD) /\S* HTTP/|^(?:Prefill|Decode) batch|^Engine \d+: Avg|^SpecDecoding metrics')
+_ACCESS_LOG = r'"(?:GET|POST|HEAD) /\S* HTTP/'
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|[\d.]+|(?:/[\w.~+-]+)+")
 
 
@@ -193,7 +193,8 @@ def _document_of(folder: RunFolder | None, name: str) -> Mapping[str, Any]:
 
 def _telling(lines: Sequence[LogLine]) -> list[LogLine]:
     """What a start prints: no bars, no requests (they differ from run to run)."""
-    return [line for line in lines if line.bar is None and line.level != "DEBUG" and not _REQUEST.search(line.message)]
+    requests = re.compile("|".join([_ACCESS_LOG, *(life.requests for life in all_lives() if life.requests)]))
+    return [line for line in lines if line.bar is None and line.level != "DEBUG" and not requests.search(line.message)]
 
 
 def _form(line: LogLine) -> str:

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from cyclopts import Parameter
 
-from eyas.client.address import ServerAddress, open_http
+from eyas.client.address import ServerAddress, ServerKind, open_http
+from eyas.contract.engines.registry import ENGINES, EngineName
 from eyas.errors import ExitCode, EyasError
 from eyas.serve.facts.clock import Clock, SystemClock
 from eyas.serve.facts.evidence import Answer
@@ -64,7 +65,7 @@ class WatchConfig:
     """Seconds after which to end with what is then the case; default: no limit. There is no time limit for a phase."""
     interval: float = 1.0
     """Seconds between two looks, 0.1 - 3600."""
-    engine: Engine = "unknown"
+    engine: EngineName | Literal["eyas", "unknown"] = "unknown"
     """sglang or vllm; unknown: found out from the log, the process or the endpoints."""
     version: str | None = None
     """The engine's version; default: as far as it tells. Chooses the table of markers."""
@@ -211,7 +212,7 @@ def _canary(
 ) -> Callable[[], Answer]:
     """One token from each data-parallel rank, as an `Answer`: 200, or the first rank that gave none."""
     assert subject.url is not None, "checked before"
-    kind = engine if engine in ("sglang", "vllm") else "openai"
+    kind = cast(ServerKind, engine if engine in ENGINES else "openai")
     address = ServerAddress(url=subject.url, kind=kind, version=version, api_key=api_key)
 
     def ask() -> Answer:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.serve.facts.log_lines import LineSplitter, parse_bar, parse_line
+from eyas.serve.log.log_lines import LineSplitter, parse_bar, parse_line
 
 
 def split(data: bytes, pieces: list[int] | None = None) -> list[str]:

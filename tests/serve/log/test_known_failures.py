@@ -5,10 +5,11 @@ import re
 
 import pytest
 
+from eyas.contract.engines.registry import ENGINES
 from eyas.serve.facts.evidence import ExitFacts
-from eyas.serve.facts.log_lines import LineSplitter
 from eyas.serve.facts.state import Cause
 from eyas.serve.log import tables
+from eyas.serve.log.log_lines import LineSplitter
 from eyas.serve.supervise.crash import CrashReader
 from fake_world import LOGS
 
@@ -19,7 +20,7 @@ PROCESS = re.compile(rb"(?m)^\([\w.:-]+ pid=\d+\) ")
 
 
 def cause_of(data: bytes, engine: str, code: int | None = 1, **facts: bool) -> Cause:
-    reader = CrashReader(engine)
+    reader = CrashReader(tables.table_for(engine, None))
     splitter = LineSplitter()
     for line in [*splitter.feed(data, 0.0), *splitter.flush(0.0)]:
         reader.feed(line)
@@ -33,9 +34,9 @@ def cause_of(data: bytes, engine: str, code: int | None = 1, **facts: bool) -> C
 
 
 def engine_of(code: str) -> str:
-    row = tables.failure_of(code)
-    if row.engine != "any":
-        return row.engine
+    engines = [name for name in ENGINES if code in {row.code for row in tables.table_for(name, None).failures}]
+    if len(engines) == 1:
+        return engines[0]
     return "vllm" if b" pid=" in (KNOWN / f"{code}.log").read_bytes() else "sglang"
 
 
@@ -85,7 +86,7 @@ def test_every_row_says_where_its_text_comes_from():
 
 def test_a_healthy_log_holds_none():
     for name in ("sglang-0.5.15.post1-eagle3.log", "vllm-0.25.1-eagle3.log", "vllm-0.25.1-plain.log"):
-        reader = CrashReader(name.split("-")[0])
+        reader = CrashReader(tables.table_for(name.split("-")[0], None))
         for line in LineSplitter().feed((LOGS / name).read_bytes(), 0.0):
             reader.feed(line)
         assert not reader.has_evidence, name

@@ -68,7 +68,7 @@ def test_our_own_probes_in_the_access_log_prove_nothing():
 
 @pytest.mark.parametrize("name", sorted(path.name for path in LOGS.glob("*.log")))
 def test_a_real_logs_engine_is_known_from_its_lines(name: str):
-    from eyas.serve.facts.log_lines import LineSplitter
+    from eyas.serve.log.log_lines import LineSplitter
 
     lines = LineSplitter().feed((LOGS / name).read_bytes(), 0.0)
     engines = {engine for line in lines if (engine := engine_of_line(line.message)) is not None}

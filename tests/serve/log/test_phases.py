@@ -1,6 +1,6 @@
 """Phases out of real logs and of constructed ones."""
 
-from eyas.serve.facts.log_lines import LineSplitter
+from eyas.serve.log.log_lines import LineSplitter
 from eyas.serve.log.phases import PhaseTracker
 from eyas.serve.log.tables import table_for
 from fake_world import LOGS, sglang

@@ -1,7 +1,7 @@
 """`ServingEngine`: all that eyas knows of one serving engine, behind one door. Code outside never compares names.
 
 Each engine is a folder beside this file: code split by these parts, and data that changes with each release
-(`releases.toml`, `flags.txt`, `target_hooks.json`, `markers.toml`, `failures.toml`, `experiments.toml`).
+(`releases.toml`, `flags.txt`, `target_hooks.json`, `markers.toml`, `failures.toml`, `experiments.toml`, `frames.toml`).
 `registry.engine_named(name)` gives it.
 """
 

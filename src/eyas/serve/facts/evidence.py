@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from eyas.serve.facts.log_lines import Bar, LogLine
-
 Port = Literal["open", "refused", "unknown"]
 LogLife = Literal["written", "over", "closed", "unfollowed"]
 
@@ -34,6 +32,47 @@ _COMPILERS = (
     "ld",
     "hipcc",
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A progress bar as tqdm prints it; `eta_s` None while it says "?"."""
+
+    label: str
+    done: float
+    total: float
+    eta_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line.
+
+    Attributes:
+        number: line number in the file as an editor counts it, from 1 (a bar's states share one).
+        at: unix time when it was printed, or seen; filled by who read it.
+        label: process or rank: "TP0", "DP1 TP0", "EngineCore", "Worker_TP1"; "" if the line has none.
+        pid: the process, if printed.
+        level: "INFO", "ERROR", ... or "" if none is printed.
+        stamp: the time as printed, unix seconds in this machine's zone (the year is ours if it has none), or None.
+        message: the text without its prefixes. raw: the text with them.
+        bar: the progress bar in it, if one.
+    """
+
+    number: int
+    at: float
+    label: str
+    pid: int | None
+    level: str
+    stamp: float | None
+    message: str
+    raw: str
+    bar: Bar | None = None
+
+    @property
+    def has_full_date(self) -> bool:
+        """Stamped with its year, as SGLang does; vLLM, which prints a level too, leaves it out."""
+        return self.stamp is not None and not self.level
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from eyas.diagnostic import Diagnostic
 SNAPSHOT_SCHEMA = "eyas.watch/1"
 EVENT_SCHEMA = "eyas.watch.event/1"
 
-Engine = Literal["sglang", "vllm", "eyas", "unknown"]
+Engine = str  # a name in the registry, "eyas" or "unknown"
 ModelRole = Literal["target", "draft"]
 
 
@@ -115,7 +115,7 @@ class Cause:
     """Why a server died: the first root cause, of the process where it arose.
 
     Attributes:
-        diagnostic: a code of `known_failures.toml`, or "crash-unknown"; `what` is one line, such as the exception;
+        diagnostic: a code of `failures.toml`, or "crash-unknown"; `what` is one line, such as the exception;
             `where` names process or rank, phase, and log line number (from 1).
         exit_text: the exit code in words ("137: killed itself after ...").
         traceback: the lines of the first traceback, unprefixed; empty if there was none.

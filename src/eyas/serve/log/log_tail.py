@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import IO
 
 from eyas.errors import ExitCode, EyasError
-from eyas.serve.facts.log_lines import Bar, LineSplitter, LogLine, parse_bar
+from eyas.serve.facts.evidence import Bar, LogLine
+from eyas.serve.log.log_lines import LineSplitter, parse_bar
 
 _SLICE_BYTES = 1 << 20
 _HEAD_BYTES = 4 << 20  # the start-up of eight ranks takes less

@@ -9,9 +9,9 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from eyas.serve.facts.log_lines import Bar, LogLine
+from eyas.serve.facts.evidence import Bar, LogLine
 from eyas.serve.facts.state import ModelRole, Progress
-from eyas.serve.log.tables import Marker, MarkerTable, ProgressRule
+from eyas.serve.log.tables import LogTable, Marker, ProgressRule
 
 _MAX_REPEATS = 50  # a line of the same form oftener than this in one phase is a heartbeat, not progress
 _SERVING_LINES = 5
@@ -58,7 +58,7 @@ class LineMeaning:
 class PhaseTracker:
     """Follows one log. `runs` is the start-up so far, oldest first; the last one is current."""
 
-    table: MarkerTable
+    table: LogTable
     began_at: float
     first_phase: str = "launch"
     runs: list[PhaseRun] = field(default_factory=list)
@@ -158,9 +158,9 @@ class PhaseTracker:
             self._become_ready(line.at)
         elif marker.event == "draining":
             self.draining_at = self.draining_at or line.at
-        elif marker.event == "dying":
+        elif marker.event in ("dying", "core-died"):
             self.dying_at = self.dying_at or line.at
-            self.core_died |= marker.id == "core-died"
+            self.core_died |= marker.event == "core-died"
         elif marker.event == "kill-tree":
             self._killed_tree(groups, line.at)
         elif marker.event == "finished":

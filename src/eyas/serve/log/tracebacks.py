@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, field
 
-from eyas.serve.facts.log_lines import LogLine
+from eyas.serve.facts.evidence import LogLine
 
 _START = "Traceback (most recent call last):"
 _CHAIN = re.compile(

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from eyas.client.address import ServerAddress, get_json, open_http
+from eyas.contract.engines.registry import ENGINES
 from eyas.errors import EyasError
 from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, CounterFacts, Identity, Port
 from eyas.serve.facts.state import Engine
@@ -106,9 +107,9 @@ class Endpoints:
     def identity(self) -> Identity | None:
         """Who answers, once it is known: waited for a moment, so that nobody is called ready before."""
         found = self._identity.poll(wait_s=_PORT_S)
-        if found is not None and found.engine in ("sglang", "vllm"):
+        if found is not None and found.engine in ENGINES:
             self._identity.every_s = 1e9
-            self._engine, self._version = ("sglang" if found.engine == "sglang" else "vllm"), found.version
+            self._engine, self._version = found.engine, found.version
         return found
 
     def learn(self, engine: Engine, version: str | None) -> None:
@@ -144,10 +145,10 @@ class Endpoints:
         first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
         owner, model = str(first.get("owned_by", "")), str(first.get("id", ""))
         version = str((told or {}).get("version") or "") or None
-        if owner in ("vllm", "sglang"):
-            return Identity(engine=owner, version=version if owner == "vllm" else None, model=model)
+        if owner in ENGINES:
+            return Identity(engine=owner, version=version, model=model)
         is_foreign = models is None and told is None
-        return Identity(engine="vllm" if version else "unknown", version=version, model=model, is_foreign=is_foreign)
+        return Identity(version=version, model=model, is_foreign=is_foreign)
 
     def _json(self, path: str) -> Mapping[str, Any] | None:
         """What the route gives; None where it is not there or gives no JSON object, {} where that is not known."""
@@ -160,7 +161,7 @@ class Endpoints:
     def _read_counters(self) -> CounterFacts | None:
         from eyas.client import counters
 
-        if self._engine not in ("sglang", "vllm"):
+        if self._engine not in ENGINES:
             return None
         try:
             reading = counters.read(

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from eyas.serve.facts.evidence import Answer, ExitFacts, Identity, LogLife, Observation, ProcessFacts
-from eyas.serve.facts.log_lines import LogLine
+from eyas.contract.engines.registry import ENGINES
+from eyas.serve.facts.evidence import Answer, ExitFacts, Identity, LogLife, LogLine, Observation, ProcessFacts
 from eyas.serve.facts.state import Engine
 from eyas.serve.log.log_tail import LogTail
 from eyas.serve.log.log_writers import LogWriters
@@ -65,8 +65,8 @@ class LiveProbes:
 
     def learn(self, engine: str, version: str | None) -> None:
         """Pass it on to the endpoints."""
-        if self.endpoints is not None and engine in ("sglang", "vllm"):
-            self.endpoints.learn("sglang" if engine == "sglang" else "vllm", version)
+        if self.endpoints is not None and engine in ENGINES:
+            self.endpoints.learn(engine, version)
             self.asks_identity = False
 
     def _log(self, now: float) -> tuple[tuple[LogLine, ...], LogLife]:

@@ -1,21 +1,18 @@
 """The processes of a server: who descends from whom, what each uses, and who it is by its title.
 
-Engines name their processes with setproctitle: "sglang::scheduler_DP0_TP1" (managers/scheduler.py),
-"VLLM::EngineCore", "VLLM::Worker_TP0" (utils/system_utils.py; the prefix can be set by VLLM_PROCESS_NAME_PREFIX).
+Engines name their processes with setproctitle ("sglang::scheduler_DP0_TP1", "VLLM::Worker_TP0"): `Life.process`.
 """
 
 import re
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import psutil
 
 from eyas.serve.facts.evidence import ProcessFacts
+from eyas.serve.log.tables import all_lives
 
-_SGLANG = re.compile(
-    r"^sglang::(?P<role>scheduler|detokenizer\w*|data_parallel_controller|tokenizer_worker)(?P<ranks>\S*)"
-)
-_VLLM = re.compile(r"^(?P<prefix>[A-Za-z]\w*)::(?P<name>(?:EngineCore|Worker|APIServer|DPCoordinator|DPSupervisor)\S*)")
 _LETTERS = {
     psutil.STATUS_RUNNING: "R",
     psutil.STATUS_DISK_SLEEP: "D",
@@ -63,16 +60,20 @@ def facts_of(pid: int, *, root: int = 0) -> ProcessFacts | None:
 
 def label_of(title: str) -> str:
     """ "TP0" or "DP1 TP0" for SGLang's ranks, "Worker_TP0" / "EngineCore" for vLLM's, "" for others."""
-    if match := _SGLANG.match(title):
-        ranks = match["ranks"].replace("_", " ").strip()
-        return ranks or match["role"] if match["role"] == "scheduler" else match["role"]
-    if match := _VLLM.match(title):
-        return match["name"]
+    for pattern in _titles():
+        if match := pattern.match(title):
+            groups = match.groupdict(default="")
+            return groups.get("ranks", "").replace("_", " ").strip() or groups["role"]
     if "resource_tracker" in title:
         return "resource-tracker"
     if "_inductor/compile_worker" in title:
         return "compile-worker"
     return ""
+
+
+@cache
+def _titles() -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(life.process) for life in all_lives() if life.process)
 
 
 def is_alive(pid: int) -> bool:

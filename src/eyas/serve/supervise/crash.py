@@ -9,27 +9,12 @@ import re
 from dataclasses import dataclass
 
 from eyas.diagnostic import finding
-from eyas.serve.facts.evidence import ExitFacts
-from eyas.serve.facts.log_lines import LogLine
+from eyas.serve.facts.evidence import ExitFacts, LogLine
 from eyas.serve.facts.state import Cause
-from eyas.serve.log.tables import KnownFailure, failure_of, find_failure
+from eyas.serve.log.tables import KnownFailure, Life, LogTable, failure_of
 from eyas.serve.log.tracebacks import Traceback, TracebackReader
 
-# What a parent says of a child's death: never the cause. SGLang: managers/*, entrypoints/engine.py; vLLM: v1/engine/*.
-_CONSEQUENCE = re.compile(
-    r"Engine core initialization failed\. See root cause above"
-    r"|WorkerProc initialization failed due to an exception in a background process"
-    r"|EngineCore encountered an issue\. See stack trace"
-    r"|EngineDeadError"
-    r"|Initialization failed\. Please see the error messages above"
-    r"|scheduler died during initialization"
-    r"|Frontend process failed during engine core initialization"
-    r"|Engine core process \S+ died unexpectedly"
-    r"|Process \S+ \(PID: \d+\) died with exit code"
-    r"|KeyboardInterrupt|SystemExit|asyncio\.exceptions\.CancelledError|BrokenProcessPool"
-)
 _SIGNAL_NAMES = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
-_OWNERS = {"Scheduler": "the scheduler", "EngineCore": "the engine core", "WorkerProc": "a worker"}
 _MAX_FATAL_LINES = 200
 
 
@@ -43,8 +28,8 @@ class _FatalLine:
 class CrashReader:
     """Gathers what may be the cause while the log goes by."""
 
-    def __init__(self, engine: str) -> None:
-        self._engine = engine
+    def __init__(self, table: LogTable) -> None:
+        self._table = table
         self._reader = TracebackReader()
         self._fatal: list[_FatalLine] = []
 
@@ -52,7 +37,7 @@ class CrashReader:
         """Take one line in."""
         if line.bar is not None or self._reader.feed(line) or len(self._fatal) >= _MAX_FATAL_LINES:
             return
-        found = find_failure(line.message, self._engine, anywhere=True)
+        found = self._table.find_failure(line.message, anywhere=True)
         if found is not None and (line.level not in ("DEBUG", "WARNING") or found[0].collateral):
             self._fatal.append(_FatalLine(line, *found))
 
@@ -67,10 +52,10 @@ class CrashReader:
         Args:
             exit_facts: how the subject ended, if that is known.
             phase: where the start-up was ("while capturing CUDA graphs of the draft (decode)").
-            self_killed: the log holds SGLang's `kill_process_tree` of itself.
-            core_died: the log says that vLLM's core or a worker died.
+            self_killed: the log says that the engine ended itself by SIGKILL.
+            core_died: the log says that the engine's core or a worker died.
         """
-        exit_text = explain_exit(exit_facts, self_killed=self_killed, core_died=core_died)
+        exit_text = explain_exit(exit_facts, self._table.life, self_killed=self_killed, core_died=core_died)
         root, fatal = self._root(), self._first_fatal()
         if root is not None and (fatal is None or fatal.row.collateral or root.number <= fatal.line.number):
             return self._of_traceback(root, phase, exit_text)
@@ -91,27 +76,39 @@ class CrashReader:
 
     def _root(self) -> Traceback | None:
         """The first traceback that is neither a parent's word, nor an echo, nor a logged warning."""
-        own = [t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning and not _is_parent(t)]
+        own = [
+            t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning and not self._is_parent(t)
+        ]
         first_hand = [t for t in own if not self._is_echo(t)]
         return min(first_hand, key=lambda t: t.number, default=None)
 
     def _first_echo(self) -> Traceback | None:
         told = [t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning]
-        own = [t for t in told if not _is_parent(t)]
+        own = [t for t in told if not self._is_parent(t)]
         # A parent that names the child's exit code is better than nothing.
-        return next((t for t in own or told if own or find_failure(t.messages, self._engine)), None)
+        return next((t for t in own or told if own or self._table.find_failure(t.messages)), None)
 
     def _is_echo(self, traceback: Traceback) -> bool:
-        found = find_failure(traceback.messages, self._engine)
+        found = self._table.find_failure(traceback.messages)
         return found is not None and found[0].collateral
+
+    def _is_parent(self, traceback: Traceback) -> bool:
+        return self._table.parents.search(traceback.exceptions[0]) is not None
+
+    def _owner(self, traceback: Traceback) -> str:
+        """Whose traceback, if the log tells: one that has no prefix may have a heading that says it."""
+        if traceback.label:
+            return traceback.label if traceback.pid is None else f"{traceback.label} (pid {traceback.pid})"
+        owners = self._table.life.owners or {}
+        return next((owner for word, owner in owners.items() if traceback.heading.startswith(word)), "")
 
     def _first_fatal(self) -> _FatalLine | None:
         first_hand = [f for f in self._fatal if not f.row.collateral]
         return first_hand[0] if first_hand else (self._fatal[0] if self._fatal else None)
 
     def _of_traceback(self, root: Traceback, phase: str, exit_text: str) -> Cause:
-        where = _where(_owner(root), root.number, phase)
-        found = find_failure(root.messages, self._engine) or find_failure(root.text, self._engine)
+        where = _where(self._owner(root), root.number, phase)
+        found = self._table.find_failure(root.messages) or self._table.find_failure(root.text)
         if found is not None:
             return _of_row(*found, where, exit_text, tuple(root.lines))
         first, last = root.exceptions[0], root.exceptions[-1]
@@ -121,20 +118,20 @@ class CrashReader:
         return Cause(diagnostic=unknown, exit_text=exit_text, traceback=tuple(root.lines))
 
 
-def explain_exit(facts: ExitFacts | None, *, self_killed: bool, core_died: bool) -> str:
+def explain_exit(facts: ExitFacts | None, life: Life, *, self_killed: bool, core_died: bool) -> str:
     """What an exit code means for these engines; "" when it is not known."""
     if facts is None or facts.code is None:
         return "not known (not a child of ours)" if facts is not None else ""
     code = facts.code
     if code == 137 and self_killed:
-        return "137: SGLang killed itself after a child failed (kill_process_tree); not the OOM killer"
+        return f"137: {life.self_kill}"
     if code == 137 and _was_oom(facts):
         return f"137: SIGKILL by the kernel's OOM killer ({facts.oom_text or 'the cgroup counted an oom_kill'})"
     if code == 137:
         known = "no sign of the OOM killer" if facts.num_oom_kills == 0 else "the OOM killer's count could not be read"
         return f"137: SIGKILL from outside; {known}"
     if code == 0 and core_died:
-        return "0, which is not success here: the engine core died and the API server then shut down tidily"
+        return f"0, which is not success here: {life.core_death}"
     if code > 128:
         return f"{code}: {_SIGNAL_NAMES.get(code - 128, f'signal {code - 128}')}"
     return str(code)
@@ -150,17 +147,6 @@ def _silent_cause(facts: ExitFacts | None, *, self_killed: bool) -> str | None:
 
 def _was_oom(facts: ExitFacts) -> bool:
     return bool(facts.num_oom_kills) or bool(facts.oom_text)
-
-
-def _is_parent(traceback: Traceback) -> bool:
-    return _CONSEQUENCE.search(traceback.exceptions[0]) is not None
-
-
-def _owner(traceback: Traceback) -> str:
-    """Whose traceback, if the log tells: what carries no prefix may have a heading that says it."""
-    if traceback.label:
-        return traceback.label if traceback.pid is None else f"{traceback.label} (pid {traceback.pid})"
-    return next((owner for word, owner in _OWNERS.items() if traceback.heading.startswith(word)), "")
 
 
 def _where(label: str, number: int, phase: str) -> str:

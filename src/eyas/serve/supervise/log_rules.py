@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from eyas.serve.facts.evidence import Observation
 from eyas.serve.facts.state import Assessment, Engine, StateName
 from eyas.serve.log.phases import PhaseTracker
+from eyas.serve.log.tables import all_lives
 from eyas.talk import seconds
 
 _END_S = 5.0
@@ -14,7 +15,6 @@ _ENDS = {
     "closed": "whoever wrote it has closed it",
     "unfollowed": "read to its end and not followed",
 }
-_ENGINES = {"sglang": "SGLang's", "vllm": "vLLM's"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,8 @@ def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
         return verdict
     if words.is_unknown:
         # No phase and no stall is made up for what may be anybody's log.
-        name = _ENGINES.get(words.engine, "SGLang's or vLLM's")
+        lives = [words.tracker.table.life] if words.engine != "unknown" else all_lives()
+        name = " or ".join(f"{life.title}'s" for life in lives)
         what = "the log is empty" if words.last_line_at is None else f"no line of it is one of {name} that eyas knows"
         if is_over:
             return Assessment(state=StateName.NO_ENGINE, reason=f"{what} ({end})")

@@ -1,26 +1,22 @@
 """Where a server stands still: two samples of stacks to a kind, a model, and which rank waits for which.
 
 `classify` is pure: stacks come in, a `Stall` goes out. `StallWatch` takes the two samples, some seconds apart. The
-frame table is `stall_frames.toml`.
+frame table is `frames.toml`.
 """
 
-import re
-import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 
 from eyas.errors import EyasError
 from eyas.serve.facts.clock import Clock
 from eyas.serve.facts.evidence import ProcessFacts
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import ModelRole, Stall
-from eyas.serve.log.tables import experiments_for
+from eyas.serve.log.tables import all_lives, draft_frames, experiments_for, frame_kinds, kernel_waits
 from eyas.serve.look.stacks import RankStack, StackSample, StackTaker, as_text, interesting
 
-_NOT_RANKS = ("main", "detokenizer", "resource-tracker", "tokenizer", "APIServer", "DPCoordinator", "router")
+_HELPERS = ("main", "resource-tracker")
 _KIND_OF_PHASE = {
     "distributed": "nccl-init",
     "weights": "weight-load",
@@ -109,7 +105,8 @@ def stacks_moved(first: StackSample, second: StackSample) -> bool:
 
 def ranks_of(sample: StackSample) -> tuple[RankStack, ...]:
     """The processes that do the work; all of them where titles tell nothing."""
-    ranks = tuple(r for r in sample.ranks if r.label and not r.label.startswith(_NOT_RANKS))
+    helpers = (*_HELPERS, *(label for life in all_lives() for label in life.helpers))
+    ranks = tuple(r for r in sample.ranks if r.label and not r.label.startswith(helpers))
     return ranks or sample.ranks
 
 
@@ -123,7 +120,7 @@ def position_of(rank: RankStack) -> RankPosition:
     found = [(kind, frame) for frame in frames if (kind := _kind_of(frame)) is not None]
     kinds = list(dict.fromkeys(kind for kind, _ in found))
     telling = [pair for pair in found if pair[0] not in ("device-wait", "scheduler", "import")] or found
-    role: ModelRole | None = "draft" if any(_tables()[1].search(frame) for frame in frames) else None
+    role: ModelRole | None = "draft" if any(draft_frames().search(frame) for frame in frames) else None
     kind, frame = telling[0] if telling else ("unknown", frames[0] if frames else "no frames")
     context = tuple(k for k in kinds if k != kind)
     if role is None and "graph-capture" in (kind, *context):
@@ -182,32 +179,18 @@ def _what(kind: str, role: ModelRole | None, phase_title: str, positions: Sequen
 
 def _position_of_kernel(rank: RankStack) -> RankPosition:
     text = " ".join(rank.main)
-    for kind, pattern in _tables()[2]:
+    for kind, pattern in kernel_waits():
         if pattern.search(text):
             return RankPosition(label=rank.label, pid=rank.pid, kind=kind, context=(), frame=text[:120], role=None)
     return RankPosition(label=rank.label, pid=rank.pid, kind="unknown", context=(), frame=text[:120], role=None)
 
 
 def _kind_of(frame: str) -> str | None:
-    return next((kind for kind, pattern in _tables()[0] if pattern.search(frame)), None)
+    return next((kind for kind, pattern in frame_kinds() if pattern.search(frame)), None)
 
 
 def _python_frames(frames: Sequence[str]) -> tuple[str, ...]:
     return tuple(frame for frame in frames if ".py:" in frame)
-
-
-@cache
-def _tables() -> tuple[
-    tuple[tuple[str, re.Pattern[str]], ...], re.Pattern[str], tuple[tuple[str, re.Pattern[str]], ...]
-]:
-    text = resources.files("eyas.serve").joinpath("stall_frames.toml").read_text(encoding="utf-8")
-    data: Mapping[str, list[dict[str, str]]] = tomllib.loads(text)
-    draft = "|".join(row["pattern"] for row in data["model"] if row["role"] == "draft")
-    return (
-        tuple((row["kind"], re.compile(row["pattern"])) for row in data["frame"]),
-        re.compile(draft),
-        tuple((row["kind"], re.compile(row["pattern"])) for row in data["wchan"]),
-    )
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, Observation
 from eyas.serve.facts.state import Assessment, Engine, StateName
 from eyas.serve.log.phases import PhaseTracker
-from eyas.serve.log.tables import PhaseRule
+from eyas.serve.log.tables import Life, PhaseRule, all_lives
 from eyas.serve.supervise.liveness import TokenProgress
 from eyas.serve.supervise.log_rules import LastWords, how_it_ends, log_assessment
 
@@ -31,11 +31,9 @@ _STRONG = frozenset(
     }
 )
 _WEAK = frozenset({"cpu", "gpu-util"})
-_RANK_LABELS = ("TP", "DP", "PP", "EP", "ATTN", "MOE", "scheduler", "EngineCore", "Worker", "detokenizer")
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
 _NO_HTTP_S = 5.0  # a server that is just opening its port may drop a connection
-_NO_ENGINE = "neither SGLang nor vLLM answers so; is it the right port?"
-_CONSTANT_S = 0.3  # SGLang's /health waits a second for a sign of life; one that answers at once has been switched off
+_NO_ENGINE = "no engine that eyas knows answers so; is the port right?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +95,10 @@ class StateRules:
         """A new start in the same log and tree: whoever was there before is not missed."""
         self._ranks.clear()
         self.ever_healthy, self._sick_since = False, None
+
+    @property
+    def _life(self) -> Life:
+        return self.tracker.table.life
 
     @property
     def rule(self) -> PhaseRule:
@@ -167,7 +169,7 @@ class StateRules:
         if tracker.core_died or tracker.self_killed or has_crash_evidence:
             return crashed
         drained = tracker.finished_at is not None and tracker.draining_at is not None
-        tidy = (0, 137) if self.engine == "sglang" and drained else (0,)
+        tidy = self._life.tidy_exit_codes if drained else (0,)
         if facts.code in tidy or (facts.code in (130, 143, None) and said_goodbye):
             return Assessment(state=StateName.STOPPED, reason=f"ended by itself (exit code {code})")
         return crashed
@@ -206,7 +208,7 @@ class StateRules:
         if seen.processes is None:
             return None
         living = {p.pid: p.label for p in seen.processes if p.status != "Z"}
-        self._ranks |= {pid: label for pid, label in living.items() if label.startswith(_RANK_LABELS)}
+        self._ranks |= {pid: label for pid, label in living.items() if label.startswith(_rank_labels())}
         gone = [f"{label} (pid {pid})" for pid, label in self._ranks.items() if pid not in living]
         if not gone:
             return None
@@ -221,11 +223,8 @@ class StateRules:
             return Assessment(state=StateName.NO_ENGINE, reason=why)
         if health.code == 200:
             return self._alive(seen, "/health answers 200", health)
-        if health.code == 503 and self.engine == "vllm":
-            return Assessment(
-                state=StateName.UNHEALTHY,
-                reason="vLLM's /health answers 503: its engine core is dead (it never says so while starting)",
-            )
+        if health.code == 503 and self._life.health_503:
+            return Assessment(state=StateName.UNHEALTHY, reason=self._life.health_503)
         if health.code == 503:
             return self._after_503(seen)
         if self.ever_healthy:
@@ -284,7 +283,7 @@ class StateRules:
     def _alive(self, seen: Observation, why: str, health: Answer | None) -> Assessment:
         """Serving, by its own word: but does a token come?"""
         warnings: list[str] = []
-        if self.engine == "sglang" and health is not None and health.elapsed_s < _CONSTANT_S:
+        if health is not None and health.elapsed_s < self._life.constant_health_s:
             warnings.append("/health answers at once: it seems to be switched to a constant 200 and proves nothing")
         limit = self.tracker.table.phases["ready"].quiet_s * self.patience.scale
         if seen.canary is not None and seen.canary.code != 200:
@@ -380,3 +379,7 @@ class StateRules:
         moves = sorted((kind, move) for kind, move in self.last_moves.items() if kind != "first-look")
         rows = [f"{kind}: last {now - at:.0f} s ago ({words})" for kind, (at, words) in moves]
         return tuple(rows) or ("nothing has moved since we began to look",)
+
+
+def _rank_labels() -> tuple[str, ...]:
+    return tuple(label for life in all_lives() for label in life.ranks)

@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from eyas.contract.engines.registry import ENGINES
 from eyas.serve.facts.clock import Clock, SystemClock
-from eyas.serve.facts.evidence import GpuFacts, Observation, Probes, ProcessFacts, moved_between
-from eyas.serve.facts.log_lines import LogLine
+from eyas.serve.facts.evidence import GpuFacts, LogLine, Observation, Probes, ProcessFacts, moved_between
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import (
     Assessment,
@@ -99,8 +99,9 @@ class Supervisor:
     def __post_init__(self) -> None:
         now = self.clock.now()
         self.journal = Journal(self.folder, now)
-        self._tracker = PhaseTracker(table_for(self.engine, self.version), now, "launch" if self.has_log else "start")
-        self._crash = CrashReader(self.engine)
+        table = table_for(self.engine, self.version)
+        self._tracker = PhaseTracker(table, now, "launch" if self.has_log else "start")
+        self._crash = CrashReader(table)
         self._rules = StateRules(self.engine, self._tracker, now, self.log_only, self.patience)
         self._stall = StallWatch(self.stacks, self.clock, self.folder, self.patience.second_sample_s)
         self._times = PhaseTimes(self.memory, self.key)
@@ -237,13 +238,14 @@ class Supervisor:
         self._early = [*early, *seen.lines][:_EARLY_LINES]
         said = next((name for line in seen.lines if (name := engine_of_line(line.message)) is not None), None)
         engine = said or (seen.identity.engine if seen.identity is not None else "unknown")
-        if engine not in ("sglang", "vllm"):
+        if engine not in ENGINES:
             return
-        self.engine = "sglang" if engine == "sglang" else "vllm"
+        self.engine = engine
         self.version = self.version or (seen.identity.version if seen.identity is not None else None)
         began_at = self._tracker.runs[0].began_at
-        self._tracker = PhaseTracker(table_for(self.engine, self.version), began_at, self._tracker.first_phase)
-        self._crash = CrashReader(self.engine)
+        table = table_for(self.engine, self.version)
+        self._tracker = PhaseTracker(table, began_at, self._tracker.first_phase)
+        self._crash = CrashReader(table)
         self._rules.engine, self._rules.tracker = self.engine, self._tracker
         self.probes.learn(self.engine, self.version)
         self.journal.tell(
@@ -256,7 +258,7 @@ class Supervisor:
         before = self._milestones()
         meaning = self._tracker.feed(line)
         if meaning.restarted:
-            self._crash = CrashReader(self.engine)
+            self._crash = CrashReader(self._tracker.table)
             self._rules.begin_anew()
             self.journal.tell("note", "a new start begins in the same log", {"line": line.number}, at=line.at)
         self._crash.feed(line)

@@ -6,23 +6,15 @@ an engine's log line may be glued to the end of a bar ("...it/s][2026-11-29 14:0
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
-# SGLang: configure_logger in srt/utils/common.py: "[%(asctime)s{prefix}] %(message)s", prefix " DP0 PP0 TP0 EP0".
-_SGLANG = re.compile(r"^\[(?P<stamp>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)?(?P<ranks>(?: [A-Z_]+\d+)*)\] ?")
-# vLLM: decorate_logs in utils/system_utils.py and its log format.
-_VLLM_PROCESS = re.compile(r"^\((?P<process>[\w.:-]+) pid=(?P<pid>\d+)\) ?")
-_VLLM_LEVEL = re.compile(
-    r"^(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d)(?:\.\d+)?(?: \[[^\]]*\])? ?"
-)
+from eyas.serve.facts.evidence import Bar, LogLine
+from eyas.serve.log.tables import line_prefixes
+
 _UVICORN_LEVEL = re.compile(r"^(?P<level>INFO|WARNING|ERROR|CRITICAL): +")
-_GLUE = re.compile(
-    r"(?<=\])(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)"
-    r"|(?<=[\])])(?=\([A-Z]\w* pid=\d+\) )"
-    r"|(?<=\])(?=(?:DEBUG|INFO|WARNING|ERROR) \d\d-\d\d \d\d:\d\d:\d\d )"
-)
 _BAR = re.compile(
     r"^(?P<label>.*?):?\s*(?P<percent>\d{1,3})%.*?\|\s*(?P<done>[\d.]+[kMG]?)/(?P<total>[\d.]+[kMG]?)\s*\[(?P<spent>[\d:?]+)<"
     r"(?P<eta>[\d:?]+)"
@@ -31,47 +23,6 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MAX_LINE_BYTES = 1 << 16  # what is longer is cut into several: no line of an engine that means something is
 _MAX_BAR_CHARACTERS = 2000
 _UNIT = {"k": 1e3, "M": 1e6, "G": 1e9}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A progress bar as tqdm prints it; `eta_s` None while it says "?"."""
-
-    label: str
-    done: float
-    total: float
-    eta_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
-    """One line.
-
-    Attributes:
-        number: line number in the file as an editor counts it, from 1 (a bar's states share one).
-        at: unix time when it was printed, or seen; filled by who read it.
-        label: process or rank: "TP0", "DP1 TP0", "EngineCore", "Worker_TP1"; "" if the line has none.
-        pid: the process, if printed.
-        level: "INFO", "ERROR", ... or "" if none is printed.
-        stamp: the time as printed, unix seconds in this machine's zone (the year is ours if it has none), or None.
-        message: the text without its prefixes. raw: the text with them.
-        bar: the progress bar in it, if one.
-    """
-
-    number: int
-    at: float
-    label: str
-    pid: int | None
-    level: str
-    stamp: float | None
-    message: str
-    raw: str
-    bar: Bar | None = None
-
-    @property
-    def has_full_date(self) -> bool:
-        """Stamped with its year, as SGLang does; vLLM, which prints a level too, leaves it out."""
-        return self.stamp is not None and not self.level
 
 
 class LineSplitter:
@@ -117,34 +68,61 @@ class LineSplitter:
 
 def parse_lines(text: str, *, number: int, at: float) -> Iterator[LogLine]:
     """A piece between two line ends; more than one line if a log line is glued to a bar."""
-    for part in _GLUE.split(text):
+    for part in _glue().split(text):
         if part.strip():
             yield parse_line(part, number=number, at=at)
 
 
 def parse_line(text: str, *, number: int, at: float) -> LogLine:
     """One line with its prefixes taken off."""
-    label, pid, level, stamp, rest = "", None, "", None, text
-    if match := _SGLANG.match(rest):
-        label, stamp, rest = match["ranks"].strip(), _sglang_time(match["stamp"]), rest[match.end() :]
-    else:
-        if match := _VLLM_PROCESS.match(rest):
-            label, pid, rest = match["process"], int(match["pid"]), rest[match.end() :]
-        if match := _VLLM_LEVEL.match(rest):
-            level, stamp, rest = match["level"], _vllm_time(match["stamp"], at), rest[match.end() :]
-        elif match := _UVICORN_LEVEL.match(rest):
-            level, rest = match["level"], rest[match.end() :]
+    found: dict[str, str] = {}
+    stamp, rest = None, text
+    for prefix in _prefixes():
+        if stamp is None and (match := prefix.pattern.match(rest)):
+            rest = rest[match.end() :]
+            found |= {name: value for name, value in match.groupdict().items() if value}
+            stamp = prefix.time_of(found, at)
     return LogLine(
         number=number,
         at=at,
-        label=label,
-        pid=pid,
-        level=level,
+        label=found.get("process") or found.get("ranks", "").strip(),
+        pid=int(found["pid"]) if "pid" in found else None,
+        level=found.get("level", ""),
         stamp=stamp,
         message=rest.rstrip(),
         raw=text.rstrip(),
         bar=parse_bar(rest),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """One prefix of an engine's lines: its pattern, and the format of its time ("" if it has none)."""
+
+    pattern: re.Pattern[str]
+    format: str = ""
+
+    def time_of(self, found: Mapping[str, str], at: float) -> float | None:
+        """The unix time in it; of a stamp without a year, with the year that brings it nearest to `at`."""
+        if not self.format or "stamp" not in found:
+            return None
+        text, year = found["stamp"], time.localtime(at).tm_year
+        if "%Y" in self.format:
+            return next(iter(_times((text,), self.format)), None)
+        candidates = _times(tuple(f"{y}-{text}" for y in (year - 1, year, year + 1)), f"%Y-{self.format}")
+        return min(candidates, key=lambda t: abs(t - at), default=None)
+
+
+@cache
+def _prefixes() -> tuple[_Prefix, ...]:
+    own = (_Prefix(re.compile(row["pattern"]), row.get("stamp", "")) for row in line_prefixes())
+    return (*own, _Prefix(_UVICORN_LEVEL))
+
+
+@cache
+def _glue() -> re.Pattern[str]:
+    """Between the end of a progress bar and the log line that is glued to it."""
+    return re.compile("|".join(f"(?<=[\\])])(?={row['glue']})" for row in line_prefixes() if "glue" in row))
 
 
 def parse_bar(text: str) -> Bar | None:
@@ -181,24 +159,9 @@ def _clock_seconds(text: str) -> float | None:
 
 
 @lru_cache(maxsize=64)
-def _sglang_time(text: str) -> float | None:
-    try:
-        return time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
-    except (ValueError, OverflowError):  # digits, but no time
-        return None
-
-
-def _vllm_time(text: str, at: float) -> float | None:
-    """vLLM prints no year: the one that brings the stamp nearest to `at`."""
-    return min(_vllm_times(text, time.localtime(at).tm_year), key=lambda t: abs(t - at), default=None)
-
-
-@lru_cache(maxsize=64)
-def _vllm_times(text: str, year: int) -> tuple[float, ...]:
-    candidates = []
-    for y in (year - 1, year, year + 1):
-        try:
-            candidates.append(time.mktime(time.strptime(f"{y}-{text}", "%Y-%m-%d %H:%M:%S")))
-        except ValueError:  # 29 February, or no time at all
-            continue
-    return tuple(candidates)
+def _times(texts: tuple[str, ...], format: str) -> tuple[float, ...]:
+    times = []
+    for text in texts:
+        with suppress(ValueError, OverflowError):  # 29 February, or digits that are not a time
+            times.append(time.mktime(time.strptime(text, format)))
+    return tuple(times)
