@@ -85,7 +85,7 @@ def require_startable(request: TrainRequest) -> None:
         RowsUnreadable: `request.rows` is no folder of rows.
         TrainConfigInvalid: `restart` would delete the draft of `init_from`.
         WriteFailed: the folder that `request.out` shall lie in, or TensorBoard's, cannot be written.
-        EnvironmentMissing: wandb is wanted and not installed.
+        EnvironmentMissing: wandb or TensorBoard is wanted and not installed.
     """
     if os.path.lexists(request.out):
         raise OutputExists(
@@ -119,12 +119,14 @@ def require_sinks(tensorboard: Path | None, wandb: str | None) -> None:
         EnvironmentMissing: the sink's package is not installed.
         WriteFailed: the sink's folder cannot be made or written.
     """
+    wanted = [("tensorboard", tensorboard, "pip install 'eyas[tensorboard]'"), ("wandb", wandb, "pip install wandb")]
+    for package, given, install in wanted:
+        if given is not None and find_spec(package) is None:
+            raise EnvironmentMissing(
+                f"{package} is not installed",
+                f"--{package} {given}",
+                f"--{package} writes through the package of that name, which eyas does not install by itself",
+                f"{install}, or leave --{package} out: metrics.jsonl is always written",
+            )
     if tensorboard is not None:
         require_place(tensorboard, tensorboard, "name another folder for --tensorboard")
-    if wandb is not None and find_spec("wandb") is None:
-        raise EnvironmentMissing(
-            "wandb is not installed",
-            f"--wandb {wandb}",
-            "eyas does not bring it: nothing else needs it",
-            "pip install wandb, or use --tensorboard FOLDER, which needs no package; metrics.jsonl is always written",
-        )

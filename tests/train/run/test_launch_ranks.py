@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from safetensors.torch import load_file
 
@@ -30,7 +31,7 @@ from eyas.train.optimise.ranks import RankPlace
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.examine import plan_train
 from eyas.train.request import TrainRequest
-from eyas.train.run.launch_ranks import RankDied, _News, _raise_cause, _rank, _Work, train_on
+from eyas.train.run.launch_ranks import RankDied, _raise_cause, _rank, _Work, train_on
 from eyas.train.run.train import Trained, train
 from eyas.train.run.unfinished_run import save_checkpoint
 from train_run_folder import make_run_folder
@@ -95,7 +96,10 @@ def require_same_curve(one: Trained, two: Trained) -> None:
         assert (first[name].float() - second[name].float()).abs().max() < 0.01
 
 
-def test_a_killed_rank_ends_the_others_and_one_process_goes_on(request_for, whole, tmp_path: Path, monkeypatch):
+def test_a_killed_rank_ends_the_others_and_one_process_resumes(request_for, whole, tmp_path: Path, monkeypatch):
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     request = request_for(tmp_path / "parts")
     start_by("fork", monkeypatch)
     with monkeypatch.context() as patch, pytest.raises(RankDied) as caught:
@@ -105,8 +109,32 @@ def test_a_killed_rank_ends_the_others_and_one_process_goes_on(request_for, whol
     assert "rank 1 ended" in str(caught.value)
     assert "SIGKILL" in str(caught.value)
     assert multiprocessing.active_children() == []
+    assert list(temporary.iterdir()) == []
     assert 0 < json.loads((resume_folder(request.out) / STATE).read_text())["step"] <= 5
     require_same_curve(whole, alone(request))
+
+
+def test_a_killed_parent_takes_its_ranks_along_and_leaves_nothing_behind(request_for, tmp_path: Path, monkeypatch):
+    start_by("fork", monkeypatch)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    request = request_for(tmp_path / "d")
+    config = replace(CONFIG, steps=100_000)
+    parent = multiprocessing.get_context("fork").Process(
+        target=train_on, args=(2, request, config, plan_train(request, config, Silent()), Silent, 1)
+    )
+    parent.start()
+    while not (resume_folder(request.out) / STATE).exists():
+        assert parent.is_alive()
+        time.sleep(0.01)
+    ranks = psutil.Process(parent.pid).children(recursive=True)
+    assert len(ranks) >= 2
+    parent.kill()
+    parent.join()
+    _, alive = psutil.wait_procs(ranks, timeout=10)
+    assert [rank for rank in alive if rank.status() != psutil.STATUS_ZOMBIE] == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_last_good_state_is_kept_before_the_ranks_are_ended(request_for, tmp_path: Path, monkeypatch):
@@ -173,21 +201,18 @@ def _only_at(step: int) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize(
-    ("news", "kind", "says"),
+    ("ends", "codes", "kind", "says"),
     [
         # a peer's broken connection is a consequence of the silent death
-        (
-            [_News(0, crash="RuntimeError: peer gone"), _News(1, error=RankDied("w", "h", "SIGKILL", "d"))],
-            RankDied,
-            "KILL",
-        ),
-        ([_News(0, error=TrainingDiverged("nan", "h", "y", "d")), _News(1, crash="x")], TrainingDiverged, "nan"),
-        ([_News(1, crash="Traceback\nValueError: odd")], RankDied, "ValueError: odd"),
+        (["Traceback\nRuntimeError: peer gone", None], [1, -9], RankDied, "rank 1 ended[\\s\\S]*SIGKILL"),
+        ([TrainingDiverged("nan", "h", "y", "d"), "x"], [1, 1], TrainingDiverged, "nan"),
+        ([None, "Traceback\nValueError: odd"], [None, 1], RankDied, "ValueError: odd, of 2 ranks"),
+        ([None, None], [None, 7], RankDied, "exit code 7"),
     ],
 )
-def test_of_several_ends_the_cause_is_told(news, kind, says):
+def test_of_several_ends_the_cause_is_told(ends, codes, kind, says):
     with pytest.raises(kind, match=says):
-        _raise_cause({item.rank: item for item in news}, 2)
+        _raise_cause(ends, codes)
 
 
 def test_more_gpus_than_there_are_is_refused_before_a_process_starts(request_for, tmp_path: Path):

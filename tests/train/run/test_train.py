@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from byte_tokenizer import CHATML, save_target_with
 from eyas.cli.app import main
@@ -590,16 +591,18 @@ def test_waiting_for_data_is_fetching_and_packing(inputs, tmp_path: Path, monkey
     assert waited > 0.03 * (1 + len(plan.batches[1].rows)) - 0.01
 
 
-def test_tensorboard_gets_every_record_and_wandb_is_refused_when_it_is_not_there(inputs, tmp_path: Path, monkeypatch):
+def test_tensorboard_gets_every_record_and_a_sink_without_its_package_is_refused(inputs, tmp_path: Path, monkeypatch):
     held_out = held_out_file(tmp_path, inputs)
     run(request_for(inputs, tmp_path / "d", tensorboard=tmp_path / "events", held_out=held_out), EVALUATED)
-    (events,) = (tmp_path / "events").iterdir()
-    written = events.read_bytes()
-    assert written.count(b"grad_norm") == 9
-    assert written.count(b"held_out/accept_length") == 2 * 5  # accept_length_request_mean too
+    read = EventAccumulator(str(tmp_path / "events"))
+    read.Reload()
+    steps = records_of(tmp_path / "d", "eyas.metrics/1")
+    assert [(e.step, e.value) for e in read.Scalars("loss")] == [(r["step"], pytest.approx(r["loss"])) for r in steps]
+    assert [e.step for e in read.Scalars("held_out/accept_length")] == [2, 4, 6, 8, 9]
     monkeypatch.setattr("eyas.train.request.find_spec", lambda name: None)
-    with pytest.raises(EnvironmentMissing, match="wandb is not installed"):
-        plan_train(request_for(inputs, tmp_path / "e", wandb="project"), CONFIG, Silent())
+    for name, given in (("wandb", "project"), ("tensorboard", tmp_path / "other")):
+        with pytest.raises(EnvironmentMissing, match=f"{name} is not installed[\\s\\S]*pip install"):
+            plan_train(request_for(inputs, tmp_path / "e", **{name: given}), CONFIG, Silent())
 
 
 def test_a_disk_that_cannot_hold_the_run_is_told_before_it_starts(inputs, tmp_path: Path, monkeypatch):

@@ -63,7 +63,7 @@ def train(
         JSONL of rows that are not trained on, with the target's own answers (`prompt_ids`, `response_ids`); they are
         replayed now and then, and the draft that accepts most is written. By default DATA/held_out.jsonl, if there.
     tensorboard
-        Folder for TensorBoard event files; they are written without that package.
+        Folder for TensorBoard event files; needs `pip install 'eyas[tensorboard]'`.
     wandb
         Weights & Biases project to report to; needs the package.
     init_only

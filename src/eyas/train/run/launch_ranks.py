@@ -1,21 +1,26 @@
 """`eyas train --gpus N`: one process per GPU on this machine, watched from a parent that computes nothing.
 
-A rank that dies ends the others within seconds: no peer waits for a collective that will never come.
+A rank that dies ends the others within seconds: no peer waits for a collective that will never come. Ranks meet, and
+say how they ended, in files without a name: whatever is killed, nothing stays in the temporary directory.
+torch's own launchers are not used: they end ranks by SIGTERM, which ranks ignore (it reaches the whole process group
+when a user asks the run to stop), they print, and they hand on texts instead of errors.
 """
 
 import ctypes
 import os
+import pickle
 import signal
+import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from multiprocessing import connection, get_context
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -42,22 +47,12 @@ class RankDied(EyasError):
     exit_code = ExitCode.ENVIRONMENT
 
 
-@dataclass(frozen=True, slots=True)
-class _News:
-    """How a rank ended: with the parts of a `Trained`, an `EyasError`, or the text of another exception."""
-
-    rank: int
-    done: Mapping[str, Any] | None = None
-    error: EyasError | None = None
-    crash: str | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
     request: TrainRequest
     config: TrainConfig
     make_talk: Callable[[], Talk]
-    threads: int | None
+    threads: int
     parent: int
 
 
@@ -99,23 +94,40 @@ def train_on(
     work = _Work(request=request, config=config, make_talk=make_talk, threads=threads, parent=os.getpid())
     context = get_context("spawn")
     stop = context.Event()
-    with tempfile.TemporaryDirectory(prefix="eyas-ranks-") as folder:
-        ears, processes = [], []
-        for rank in range(num_ranks):
-            place = RankPlace(rank=rank, size=num_ranks, local_rank=rank, meet_at=f"file://{folder}/meet")
-            ear, mouth = context.Pipe(duplex=False)
-            process = context.Process(target=_rank, args=(place, work, mouth, stop), name=f"eyas rank {rank}")
-            with _signals_held():
-                process.start()
-            mouth.close()
-            ears.append(ear)
-            processes.append(process)
+    with ExitStack() as files:
+        meeting, *said = (files.enter_context(tempfile.TemporaryFile()) for _ in range(num_ranks + 1))
+        places = [
+            RankPlace(rank=rank, size=num_ranks, local_rank=rank, meet_at=f"file://{_path_of(meeting)}")
+            for rank in range(num_ranks)
+        ]
+        processes = [
+            context.Process(target=_rank, args=(place, work, _path_of(file), stop), name=f"eyas rank {place.rank}")
+            for place, file in zip(places, said, strict=True)
+        ]
         try:
+            with _signals_held():
+                for process in processes:
+                    process.start()
             with listen() as is_asked:
-                done = _follow(processes, ears, is_asked, stop)
+                exit_codes = _follow(processes, is_asked, stop)
         finally:
             _end(processes)
-    return Trained(plan=plan, out=request.out, **done)
+        ends = [_read(file) for file in said]
+    _raise_cause(ends, exit_codes)
+    return Trained(plan=plan, out=request.out, **ends[0])
+
+
+def _path_of(file: IO[bytes]) -> str:
+    """The path by which another process of this user opens a file of this process that has no name."""
+    return f"/proc/{os.getpid()}/fd/{file.fileno()}"
+
+
+def _read(file: IO[bytes]) -> Any:
+    """How a rank ended, by `_rank`; None where it was killed before it had said so."""
+    try:
+        return pickle.load(file)  # noqa: S301 - written by our own rank into a file that only this user can open
+    except (EOFError, pickle.UnpicklingError):
+        return None
 
 
 @contextmanager
@@ -128,91 +140,76 @@ def _signals_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _rank(place: RankPlace, work: _Work, mouth: connection.Connection, stop: Event) -> None:
-    """The life of one rank. Ctrl-C, SIGTERM and SIGHUP are the parent's business, which sets `stop` or kills."""
+def _rank(place: RankPlace, work: _Work, said: str, stop: Event) -> None:
+    """The life of one rank, which ends with what it writes to the file `said`: the parts of a `Trained`, an `EyasError`
+    or the text of another exception. Ctrl-C, SIGTERM and SIGHUP are the parent's business, which sets `stop` or kills.
+    """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != work.parent:  # it died while this one started
         return
-    if work.threads is not None:
-        torch.set_num_threads(work.threads)
+    torch.set_num_threads(work.threads)
     talk = work.make_talk() if place.rank == 0 else Silent()
+    end: Mapping[str, Any] | EyasError | str
     try:
         plan = plan_train(work.request, work.config, Silent())
         trained = train(work.request, work.config, plan, talk, place, listen=lambda: nullcontext(stop.is_set))
-        told = ("metrics", "held_out", "kept", "written", "notes")
-        mouth.send(_News(place.rank, {name: getattr(trained, name) for name in told}))
+        end = {name: getattr(trained, name) for name in ("metrics", "held_out", "kept", "written", "notes")}
     except EyasError as error:
-        mouth.send(_News(place.rank, error=error))
+        end = error
     except Exception:  # noqa: BLE001 - told by the parent; a process of its own has no other border
-        mouth.send(_News(place.rank, crash=traceback.format_exc()))
+        end = traceback.format_exc()
+    with open(said, "wb") as file:
+        pickle.dump(end, file)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # At once: after an error the libraries' own good-byes may wait for peers.
+    os._exit(0 if isinstance(end, Mapping) else 1)
 
 
-def _follow(
-    processes: Sequence[SpawnProcess],
-    ears: Sequence[connection.Connection],
-    is_asked: Callable[[], bool],
-    stop: Event,
-) -> Mapping[str, Any]:
-    """Wait until all ranks are done, or raise the cause of the first end that is none; pass the wish to stop on."""
-    news: dict[int, _News] = {}
-    deadline: float | None = None
-    while len(news) < len(processes):
+def _follow(processes: Sequence[SpawnProcess], is_asked: Callable[[], bool], stop: Event) -> list[int | None]:
+    """Wait until all ranks are done, or until one has failed and the others had time to say why; pass the wish to stop
+    on. Gives the exit codes, None for a rank that still runs.
+    """
+    deadline = float("inf")
+    while time.monotonic() < deadline and (running := [p.sentinel for p in processes if p.exitcode is None]):
         if is_asked() and not stop.is_set():
             stop.set()
-        timeout = _POLL_S if deadline is None else max(0.0, deadline - time.monotonic())
-        waiting = [ears[rank] for rank in range(len(processes)) if rank not in news]
-        ready = connection.wait(waiting, timeout)
-        for rank, ear in enumerate(ears):
-            if ear in ready:
-                news[rank] = _hear(rank, ear, processes[rank])
-        if deadline is None and any(item.done is None for item in news.values()):
+        connection.wait(running, _POLL_S)
+        if deadline == float("inf") and any(process.exitcode for process in processes):
             deadline = time.monotonic() + _GRACE_S
-        if deadline is not None and time.monotonic() >= deadline:
-            break
-    _raise_cause(news, len(processes))
-    done = news[0].done
-    assert done is not None, "the first rank gave the outcome"
-    return done
+    return [process.exitcode for process in processes]
 
 
-def _hear(rank: int, ear: connection.Connection, process: SpawnProcess) -> _News:
-    try:
-        item: _News = ear.recv()
-    except EOFError:
-        process.join(_GRACE_S)
-        code = process.exitcode or 0
-        how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return _News(rank, error=RankDied(*_died(rank, f"{how}, without a word")))
-    return item
-
-
-def _raise_cause(news: Mapping[int, _News], num_ranks: int) -> None:
-    """Deaths without a word cause errors of the others, and errors on purpose say more than crashes."""
-    errors = [item.error for item in news.values() if item.error is not None]
-    for error in sorted(errors, key=lambda error: not isinstance(error, RankDied)):
-        raise error
-    for item in news.values():
-        if item.crash is not None:
-            error = RankDied(*_died(item.rank, f"{item.crash.strip().splitlines()[-1]}, of {num_ranks} ranks"))
-            error.add_note(item.crash)
+def _raise_cause(ends: Sequence[Any], exit_codes: Sequence[int | None]) -> None:
+    """Errors on purpose say most. A death without a word is the cause of the crashes of its peers."""
+    for end in ends:
+        if isinstance(end, EyasError):
+            raise end
+    for rank, (end, code) in enumerate(zip(ends, exit_codes, strict=True)):
+        if end is None and code is not None:
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            raise _died(rank, f"{how}, without a word")
+    for rank, end in enumerate(ends):
+        if isinstance(end, str):
+            error = _died(rank, f"{end.strip().splitlines()[-1]}, of {len(ends)} ranks")
+            error.add_note(end)
             raise error
 
 
-def _died(rank: int, why: str) -> tuple[str, str, str, str]:
-    return (
+def _died(rank: int, why: str) -> RankDied:
+    return RankDied(
         f"rank {rank} ended before the run did",
         f"rank {rank}",
         why,
-        "run the same command again: it goes on from the last checkpoint; a SIGKILL is often the system's memory",
+        "run the same command again: it resumes from the last checkpoint; a SIGKILL is often the system's memory",
     )
 
 
 def _end(processes: Sequence[SpawnProcess]) -> None:
     for process in processes:
-        if process.is_alive():
+        if process.pid is not None:  # it was started
             process.kill()
-    for process in processes:
-        process.join()
+            process.join()

@@ -1,12 +1,10 @@
 """Where metrics go besides `metrics.jsonl`: TensorBoard's files, wandb. Only when asked for."""
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from eyas.errors import EnvironmentMissing
-from eyas.train.run.event_files import EventFile
 
 _NOT_SHOWN = {"schema", "step"}
 
@@ -64,13 +62,17 @@ def scalars_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 class _TensorBoard:
     def __init__(self, folder: Path) -> None:
-        self._file = EventFile(folder)
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer: Any = SummaryWriter(str(folder))
 
     def write(self, record: Mapping[str, Any]) -> None:
-        self._file.add(record["step"], scalars_of(record), time.time())
+        for tag, value in scalars_of(record).items():
+            self._writer.add_scalar(tag, value, record["step"])
+        self._writer.flush()  # a run that is killed has shown all its steps
 
     def close(self) -> None:
-        self._file.close()
+        self._writer.close()
 
     def runs(self) -> Mapping[str, str]:
         return {}
