@@ -4,12 +4,20 @@ import json
 from pathlib import Path
 
 from eyas.client.address import ServerAddress, open_http
-from eyas.client.counters import of_sglang, of_vllm, read
-from eyas.client.openai_api import GenerationOptions, generate
+from eyas.client.counters import read as read_address
+from eyas.client.generate import generate
 from eyas.client.prometheus import parse
+from eyas.client.server_api import Counters, GenerationOptions
+from eyas.contract.engines.registry import server_api
+from eyas.contract.engines.sglang.serving import counters_of as of_sglang
+from eyas.contract.engines.vllm.serving import counters_of as of_vllm
 from stub_server import Script, StubServer
 
 PAYLOADS = Path(__file__).parent / "payloads"
+
+
+def read(url: str, engine: str, version: str | None = None) -> Counters:
+    return read_address(ServerAddress(url=url, api=server_api(engine), version=version))
 
 
 def test_vllms_page_is_read_per_rank():
@@ -51,7 +59,7 @@ def test_a_plain_server_is_said_not_to_speculate():
 def test_the_progress_mark_moves_when_tokens_are_made_and_not_otherwise():
     for engine in ("sglang", "vllm"):
         with StubServer(Script(engine=engine)) as stub:
-            address = ServerAddress(url=stub.url, kind=engine)  # type: ignore[arg-type]
+            address = ServerAddress(url=stub.url, api=server_api(engine))
             before = read(stub.url, engine)
             idle = read(stub.url, engine)
             with open_http(address) as http:

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from eyas.client import address as address_module
 from eyas.client.address import ServerAddress, ServerRefused, ServerUnreachable, get_json, get_text, open_http
-from eyas.client.counters import of_sglang, of_vllm, read
-from eyas.client.openai_api import GenerationOptions, generate, model_name
+from eyas.client.counters import read
+from eyas.client.generate import generate, model_name
 from eyas.client.prometheus import parse
+from eyas.client.server_api import GenerationOptions
+from eyas.contract.engines.registry import server_api
+from eyas.contract.engines.sglang.serving import counters_of as of_sglang
+from eyas.contract.engines.vllm.serving import counters_of as of_vllm
 from eyas.errors import EyasError
 
 _JSON = st.recursive(
@@ -109,7 +113,7 @@ def test_a_stream_of_the_wrong_shape_is_refused_with_what_was_wrong(kind: str, e
     if kind == "vllm" and event == '{"meta_info": 7}':
         pytest.skip("only SGLang's own route has meta_info there")
     with answering(whole(f"data: {event}\n\ndata: [DONE]\n\n".encode())) as url:
-        address = ServerAddress(url=url, kind=kind)  # type: ignore[arg-type]
+        address = ServerAddress(url=url, api=server_api(kind))
         with open_http(address, timeout_s=5) as http, pytest.raises(ServerRefused, match="cannot be read"):
             generate(http, address, [1, 2], GenerationOptions(max_new_tokens=4))
 
@@ -141,4 +145,4 @@ def test_any_values_of_vllms_counters_are_taken(rows: list[tuple[str, float]]):
 
 def test_a_proxy_page_instead_of_metrics_gives_an_empty_reading():
     with answering(whole(json.dumps({"hello": 1}).encode())) as url:
-        assert read(url, "vllm").generated_tokens is None
+        assert read(ServerAddress(url=url, api=server_api("vllm"))).generated_tokens is None

@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from eyas.client.server_api import OPENAI, ServerApi
 from eyas.errors import ExitCode, EyasError
 
 if TYPE_CHECKING:
@@ -21,14 +22,12 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_BODY_BYTES = 32 << 20  # a /metrics page of a hundred ranks stays below 5 MB
-_LONGEST_BODY_S = 120.0  # a body that drips is no answer
+_LONGEST_BODY_S = 120.0  # a body that drips is not an answer
 UNREADABLE = (ValueError, TypeError, AttributeError, KeyError, RecursionError)  # what JSON of the wrong shape raises
-
-ServerKind = Literal["sglang", "vllm", "eyas", "openai"]
 
 
 class ServerUnreachable(EyasError):
-    """Nobody listens there, or the answer did not come in time."""
+    """No process listens there, or the answer did not come in time."""
 
     code = "server-unreachable"
     exit_code = ExitCode.ENVIRONMENT
@@ -47,14 +46,14 @@ class ServerAddress:
 
     Attributes:
         url: base, without a path: "http://127.0.0.1:8000".
-        kind: whose routes and counters it has; "openai" for anybody else's.
+        api: its routes and counters.
         version: the engine's, None if not known (taken as the newest).
         model: name to give in OpenAI routes; None for a server that ignores it.
         api_key: sent as bearer token, shown nowhere.
     """
 
     url: str
-    kind: ServerKind = "openai"
+    api: ServerApi = OPENAI
     version: str | None = None
     model: str | None = None
     api_key: str | None = field(default=None, repr=False)
@@ -111,12 +110,12 @@ def translated_errors(address: ServerAddress, route: str) -> "Iterator[None]":
             f"cannot talk to {route}",
             where,
             f"{type(error).__name__}: {error}",
-            f"is it up? eyas watch {address.url}",
+            f"see whether it is up: eyas watch {address.url}",
         ) from error
 
 
 def await_answer(http: "httpx.Client", address: ServerAddress, timeout_s: float) -> bool:
-    """Wait until /health answers anything at all; False if nobody did within `timeout_s`."""
+    """Wait until /health answers anything at all; False if it did not within `timeout_s`."""
     end = time.monotonic() + timeout_s
     while True:
         try:
@@ -154,7 +153,7 @@ def post_json(http: "httpx.Client", address: ServerAddress, route: str, body: Ma
 
 
 def bounded_text(response: "httpx.Response", address: ServerAddress, route: str) -> str:
-    """The body of a streamed answer, up to a limit of size and time: whoever answers there may be no engine at all.
+    """The body of a streamed answer, up to a limit of size and time: the server may not be an engine at all.
 
     Raises:
         ServerRefused: an HTTP error (its body is quoted), a redirect, or a body without end.
@@ -168,9 +167,9 @@ def bounded_text(response: "httpx.Response", address: ServerAddress, route: str)
             raise ServerRefused(
                 f"the answer of {route} has no end",
                 where,
-                f"{len(body) >> 20} MiB came and more was to come; at most {MAX_BODY_BYTES >> 20} MiB are read, for "
+                f"{len(body) >> 20} MiB arrived without an end; at most {MAX_BODY_BYTES >> 20} MiB are read, for "
                 f"{_LONGEST_BODY_S:.0f} s",
-                "is this the URL of SGLang or vLLM?",
+                "give the URL of a serving engine",
             )
     text = body.decode(response.encoding or "utf-8", errors="replace")
     if not response.is_success:

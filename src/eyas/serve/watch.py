@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from eyas.client.address import ServerAddress, ServerKind, open_http
-from eyas.contract.engines.registry import ENGINES, EngineName
+from eyas.client.address import ServerAddress, open_http
+from eyas.contract.engines.registry import EngineName, server_api
 from eyas.errors import ExitCode, EyasError
 from eyas.serve.facts.clock import Clock, SystemClock
 from eyas.serve.facts.evidence import Answer
@@ -212,18 +212,17 @@ def _canary(
 ) -> Callable[[], Answer]:
     """One token from each data-parallel rank, as an `Answer`: 200, or the first rank that gave none."""
     assert subject.url is not None, "checked before"
-    kind = cast(ServerKind, engine if engine in ENGINES else "openai")
-    address = ServerAddress(url=subject.url, kind=kind, version=version, api_key=api_key)
+    address = ServerAddress(url=subject.url, api=server_api(engine), version=version, api_key=api_key)
 
     def ask() -> Answer:
         from eyas.client import counters
-        from eyas.client.openai_api import model_name
+        from eyas.client.generate import model_name
 
         start = time.monotonic()
         try:
             with open_http(address, timeout_s=patience_s) as http:
                 named = replace(address, model=model_name(http, address))
-                ranks = counters.read(address.url, kind, version, api_key=api_key, http=http).num_ranks or 1
+                ranks = counters.read(address, http=http).num_ranks or 1
                 for rank in range(ranks):
                     failed = _one_token(http, named, rank if ranks > 1 else None)
                     if failed:
@@ -237,7 +236,8 @@ def _canary(
 
 def _one_token(http: "httpx.Client", address: ServerAddress, rank: int | None) -> str:
     """ "" if a token came, else what happened."""
-    from eyas.client.openai_api import GenerationOptions, generate
+    from eyas.client.generate import generate
+    from eyas.client.server_api import GenerationOptions
 
     try:
         generate(http, address, _CANARY_PROMPT, GenerationOptions(max_new_tokens=1), dp_rank=rank)

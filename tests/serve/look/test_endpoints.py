@@ -72,10 +72,12 @@ def test_the_engine_is_known_by_what_it_says_of_itself(engine: str, version: str
 
 def test_a_vllms_counters_are_read():
     from eyas.client.address import ServerAddress, open_http
-    from eyas.client.openai_api import GenerationOptions, generate
+    from eyas.client.generate import generate
+    from eyas.client.server_api import GenerationOptions
+    from eyas.contract.engines.registry import server_api
 
     with StubServer(Script(engine="vllm", version="0.32.0")) as stub:
-        address = ServerAddress(url=stub.url, kind="vllm", model="m")
+        address = ServerAddress(url=stub.url, api=server_api("vllm"), model="m")
         with open_http(address) as http:
             generate(http, address, "hello", GenerationOptions(max_new_tokens=40))
         counters = Endpoints(stub.url, "vllm", "0.32.0")._read_counters()

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eyas.client.address import ServerAddress, open_http
+from eyas.contract.engines.registry import server_api
 from eyas.serve.verdict.losslessness import (
     ExpectedAnswer,
     ExpectFileInvalid,
@@ -22,7 +23,7 @@ WANTED = ExpectedAnswer(prompt_ids=(1, 2), response_ids=tuple(range(100, 120)))
 
 def compare(script: Script, *expected: ExpectedAnswer):
     with StubServer(script) as stub:
-        address = ServerAddress(url=stub.url, kind=script.engine, model="stub")  # type: ignore[arg-type]
+        address = ServerAddress(url=stub.url, api=server_api(script.engine), model="stub")
         with open_http(address) as http:
             return compare_answers(http, address, expected)
 

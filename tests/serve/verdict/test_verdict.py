@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from eyas.client.address import ServerAddress, open_http
+from eyas.contract.engines.registry import server_api
 from eyas.decode.accept_length import Acceptance
 from eyas.serve.verdict.canary_run import CanaryOptions, RankResult
 from eyas.serve.verdict.losslessness import ExpectedAnswer, Losslessness
@@ -21,7 +22,7 @@ def verdict_on(
     script: Script, context: VerdictContext = LEDGER, *, silence_s: float = 20.0, options: CanaryOptions = OPTIONS
 ) -> Verdict:
     with StubServer(script) as stub:
-        address = ServerAddress(url=stub.url, kind=script.engine, version=script.version, model="stub")  # type: ignore[arg-type]
+        address = ServerAddress(url=stub.url, api=server_api(script.engine), version=script.version, model="stub")
         with open_http(address, timeout_s=silence_s) as http:
             return first_minute(http, address, options, context)
 
@@ -91,7 +92,7 @@ def test_a_server_that_answers_nothing_is_a_verdict_not_an_exception():
 
 
 def test_a_server_that_is_gone_is_a_verdict_too():
-    address = ServerAddress(url="http://127.0.0.1:9", kind="vllm")
+    address = ServerAddress(url="http://127.0.0.1:9", api=server_api("vllm"))
     with open_http(address, timeout_s=1) as http:
         verdict = first_minute(http, address, OPTIONS, LEDGER)
 

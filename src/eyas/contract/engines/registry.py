@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from packaging.utils import canonicalize_name
 
+from eyas.client.server_api import EYAS, OPENAI, ServerApi
 from eyas.contract.engines.serving_engine import ServingEngine
 from eyas.contract.engines.version import EngineVersion
 from eyas.errors import EyasError
@@ -51,6 +52,11 @@ def engine_named(name: str) -> ServingEngine:
 def all_engines() -> tuple[ServingEngine, ...]:
     """Every engine, in the order of the registry."""
     return tuple(engine_named(name) for name in ENGINES)
+
+
+def server_api(name: str) -> ServerApi:
+    """How to talk to a server of that engine, to one of ours ("eyas"), or to any other as to an OpenAI server."""
+    return engine_named(name).serving if name in ENGINES else EYAS if name == EYAS.name else OPENAI
 
 
 def parse_engine(text: str, *, nearest: bool = False, runner: str | None = None, flag: str = "--for") -> EngineVersion:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from typing import Any, Protocol
 
+from eyas.client.server_api import ServerApi
 from eyas.contract.engines.loading.aux_states import AuxCapture
 from eyas.contract.engines.loading.ledger import Reason, Verdict
 from eyas.contract.engines.loading.load_rules import LoadRules
@@ -88,6 +89,7 @@ class ServingEngine(Protocol):
         runners: model runners that a launch can choose; () where there is only one.
         releases: which versions are known, how well, and which entry answers for which version.
         loading: what becomes of a draft.
+        serving: its routes, counters and answers over HTTP.
         log: what its log says.
     """
 
@@ -103,6 +105,8 @@ class ServingEngine(Protocol):
     def releases(self) -> Releases: ...
     @property
     def loading(self) -> Loading: ...
+    @property
+    def serving(self) -> ServerApi: ...
     @property
     def log(self) -> LogKnowledge: ...
 

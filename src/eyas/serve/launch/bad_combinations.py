@@ -5,7 +5,7 @@ Each names its source: an engine's code or a public thread.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from eyas.client.versions import at_least
+from eyas.contract.engines.version import at_least
 from eyas.diagnostic import Diagnostic, Severity
 from eyas.serve.launch.engine_command import Recipe
 from eyas.serve.launch.flag_table import flag_value

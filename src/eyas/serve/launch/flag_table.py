@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-from eyas.client.versions import key
+from eyas.contract.engines.version import parse_version
 
 _OPTION_LINE = re.compile(r"^ {1,6}(-{1,2}[A-Za-z].*)$")
 _FLAG = re.compile(r"(?<![\w-])--[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -67,10 +67,10 @@ def flags_in_help(text: str) -> frozenset[str]:
 def table_flags(engine: str, version: str) -> KnownFlags:
     """The flags of `engine` in `version`, from the table; a version outside it is answered by its nearest older one."""
     versions, spans = _table(engine)
-    older = [v for v in versions if key(v) <= key(version)]
+    older = [v for v in versions if parse_version(v) <= parse_version(version)]
     chosen = older[-1] if older else versions[0]
     names = frozenset(flag for flag, parts in spans.items() if any(_within(chosen, part, versions) for part in parts))
-    exact = key(chosen) == key(version)
+    exact = parse_version(chosen) == parse_version(version)
     source = f"the source of {engine} {chosen}" + ("" if exact else f" (nearest known to {version})")
     return KnownFlags(engine=engine, version=version, names=names, source=source, is_certain=exact)
 

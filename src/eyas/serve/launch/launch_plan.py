@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eyas.client.versions import at_least
 from eyas.contract.check.check import CheckOptions, CheckReport, check
 from eyas.contract.engines.launch_flags import Launch
 from eyas.contract.engines.registry import parse_engine
-from eyas.contract.engines.version import EngineVersion
+from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.files.target_checkpoint import read_target_checkpoint

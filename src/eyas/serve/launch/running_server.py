@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from eyas.client.address import ServerAddress, await_answer, open_http
+from eyas.contract.engines.registry import server_api
 from eyas.serve.facts.clock import Clock
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Event, EventKind, Snapshot, StateName
@@ -91,7 +92,7 @@ class RunningServer:
         request = self.plan.request
         address = ServerAddress(
             url=self.plan.command.url,
-            kind=request.engine,
+            api=server_api(request.engine),
             version=self.plan.engine.version,
             model=request.options.served_name or request.target,
             api_key=self.api_key,

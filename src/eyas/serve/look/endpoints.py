@@ -8,11 +8,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from eyas.client.address import ServerAddress, get_json, open_http
-from eyas.contract.engines.registry import ENGINES
+from eyas.contract.engines.registry import ENGINES, server_api
 from eyas.errors import EyasError
 from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, CounterFacts, Identity, Port
 from eyas.serve.facts.state import Engine
@@ -164,9 +165,8 @@ class Endpoints:
         if self._engine not in ENGINES:
             return None
         try:
-            reading = counters.read(
-                self.url, self._engine, self._version, api_key=self._api_key, timeout_s=4.0, with_server_info=False
-            )
+            address = replace(self._address, api=server_api(self._engine), version=self._version)
+            reading = counters.read(address, timeout_s=4.0, with_server_info=False)
         except EyasError:
             return None
         self._counter_notes = tuple(reading.notes)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from eyas.client.openai_api import Prompt
+from eyas.client.server_api import Prompt
 
 _QUESTIONS = (
     "Explain in a few sentences why the sky is blue.",

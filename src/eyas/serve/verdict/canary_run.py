@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import TYPE_CHECKING
 
-from eyas.client import counters, vllm_counts
+from eyas.client import counters
 from eyas.client.address import ServerAddress
-from eyas.client.answer_stream import Generation
-from eyas.client.counters import Counters
-from eyas.client.openai_api import GenerationOptions, Prompt, generate
+from eyas.client.generate import generate
+from eyas.client.server_api import Counters, Generation, GenerationOptions, Prompt
 from eyas.decode.accept_length import Acceptance
 from eyas.errors import EyasError
 from eyas.serve.verdict.canary import loops
@@ -144,9 +143,7 @@ def _result(
 
 
 def _reading(http: "httpx.Client", address: ServerAddress) -> Counters | None:
-    if address.kind != "vllm":
-        return None
-    return counters.read(address.url, address.kind, address.version, http=http)
+    return counters.read(address, http=http) if address.api.has_lifetime_counts else None
 
 
 def _since(before: Counters | None, after: Counters | None, rank: int | None) -> Acceptance | None:
@@ -154,7 +151,7 @@ def _since(before: Counters | None, after: Counters | None, rank: int | None) ->
         return None
     total: Acceptance | None = None
     for name, reading in _of_rank(after.acceptance, rank):
-        step = vllm_counts.difference(reading, before.acceptance.get(name, Acceptance.none(len(reading.accepted_at))))
+        step = counters.difference(reading, before.acceptance.get(name, Acceptance.none(len(reading.accepted_at))))
         total = step if total is None else total + step
     return total
 

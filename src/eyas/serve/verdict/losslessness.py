@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.client.address import UNREADABLE, ServerAddress, ServerRefused, post_json
-from eyas.client.openai_api import GenerationOptions, generate
+from eyas.client.generate import generate
+from eyas.client.server_api import GenerationOptions
 from eyas.errors import EyasError
 
 if TYPE_CHECKING:
@@ -208,18 +209,15 @@ def next_token_logprobs(http: "httpx.Client", address: ServerAddress, prefix: Se
     Raises:
         ServerUnreachable: the server does not answer.
     """
-    native = address.kind == "sglang"
-    route = "/generate" if native else "/v1/completions"
-    sampling = {"temperature": 0.0, "max_new_tokens": 1}
-    body: dict[str, Any] = (
-        {"input_ids": list(prefix), "sampling_params": sampling, "return_logprob": True, "top_logprobs_num": _TOP}
-        if native
-        else {"model": address.model or "default", "prompt": list(prefix), "max_tokens": 1, "temperature": 0.0}
-        | {"logprobs": _TOP, "return_tokens_as_token_ids": True}
-    )
+    native = address.api.native
     try:
-        answer = post_json(http, address, route, body)
-        return _sglang_logprobs(answer) if native else _openai_logprobs(answer)
+        if native is not None:
+            return native.next_token_logprobs(
+                post_json(http, address, native.path, native.next_token_body(prefix, _TOP))
+            )
+        body = {"model": address.model or "default", "prompt": list(prefix), "max_tokens": 1, "temperature": 0.0}
+        body |= {"logprobs": _TOP, "return_tokens_as_token_ids": True}
+        return _openai_logprobs(post_json(http, address, "/v1/completions", body))
     except (ServerRefused, *UNREADABLE):
         return {}
 
@@ -235,11 +233,6 @@ def _weigh(
         return None, None
     floor = min(top.values())
     return top.get(got, floor) - top.get(expected, floor), max(top.values()) - top.get(got, floor)
-
-
-def _sglang_logprobs(answer: Mapping[str, Any]) -> dict[int, float]:
-    rows = (answer.get("meta_info") or {}).get("output_top_logprobs") or []
-    return {int(entry[1]): float(entry[0]) for entry in (rows[0] if rows else [])}
 
 
 def _openai_logprobs(answer: Mapping[str, Any]) -> dict[int, float]:

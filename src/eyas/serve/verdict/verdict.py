@@ -164,7 +164,7 @@ def _words(
 
 def _speculates(http: "httpx.Client", address: ServerAddress) -> tuple[bool | None, str]:
     try:
-        return counters.read(address.url, address.kind, address.version, http=http).speculates, ""
+        return counters.read(address, http=http).speculates, ""
     except EyasError as error:
         return None, f"counters unreadable: {error.what}"
 

@@ -3,6 +3,7 @@
 from functools import cached_property
 from importlib import resources
 
+from eyas.client.server_api import ServerApi
 from eyas.contract.engines.loading.target_hooks import load_hooks
 from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.serving_engine import Loading, LogKnowledge, ServingEngine
@@ -30,6 +31,13 @@ class SGLang:
         from eyas.contract.engines.sglang.loading import SGLangLoading
 
         return SGLangLoading(self.releases, load_hooks(_FOLDER))
+
+    @cached_property
+    def serving(self) -> ServerApi:
+        """Its HTTP."""
+        from eyas.contract.engines.sglang.serving import SERVING
+
+        return SERVING
 
     @cached_property
     def log(self) -> LogKnowledge:

@@ -3,6 +3,7 @@
 from functools import cached_property
 from importlib import resources
 
+from eyas.client.server_api import ServerApi
 from eyas.contract.engines.loading.target_hooks import load_hooks
 from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.serving_engine import Loading, LogKnowledge, ServingEngine
@@ -32,6 +33,13 @@ class Vllm:
         from eyas.contract.engines.vllm.loading import VllmLoading
 
         return VllmLoading(self.releases, load_hooks(_FOLDER))
+
+    @cached_property
+    def serving(self) -> ServerApi:
+        """Its HTTP."""
+        from eyas.contract.engines.vllm.serving import SERVING
+
+        return SERVING
 
     @cached_property
     def log(self) -> LogKnowledge:

@@ -3,7 +3,9 @@
 import pytest
 
 from eyas.client.address import ServerAddress, ServerRefused, ServerUnreachable, open_http
-from eyas.client.openai_api import GenerationOptions, generate, model_name, sglang_rank_field
+from eyas.client.generate import generate, model_name
+from eyas.client.server_api import GenerationOptions
+from eyas.contract.engines.registry import server_api
 from eyas.decode.accept_length import Acceptance
 from stub_server import Script, StubServer
 
@@ -12,7 +14,7 @@ TEN = GenerationOptions(max_new_tokens=10, depth=3)
 
 def ask(script: Script, prompt: object, options: GenerationOptions = TEN, **more: object):
     with StubServer(script) as stub:
-        address = ServerAddress(url=stub.url, kind=script.engine, version=script.version, model="stub")  # type: ignore[arg-type]
+        address = ServerAddress(url=stub.url, api=server_api(script.engine), version=script.version, model="stub")
         with open_http(address) as http:
             return generate(http, address, prompt, options, **more)  # type: ignore[arg-type]
 
@@ -61,7 +63,7 @@ def test_a_rank_is_chosen_in_the_words_of_each_engine():
     assert new.requests[0]["body"]["routed_dp_rank"] == 1
     assert old.requests[0]["body"]["data_parallel_rank"] == 1
     assert vllm.requests[0]["headers"]["X-data-parallel-rank"] == "1"
-    assert sglang_rank_field(None) == "routed_dp_rank"
+    assert server_api("sglang").choose_rank(1, None) == ({"routed_dp_rank": 1}, {})
 
 
 def test_the_key_is_sent_and_never_shown():
@@ -79,7 +81,7 @@ def test_a_refusal_quotes_the_servers_words():
 
 
 def test_nobody_there_is_said_in_the_houses_form():
-    address = ServerAddress(url="http://127.0.0.1:9", kind="vllm")
+    address = ServerAddress(url="http://127.0.0.1:9", api=server_api("vllm"))
     with open_http(address, timeout_s=2) as http, pytest.raises(ServerUnreachable) as caught:
         generate(http, address, [1], TEN)
 
@@ -88,7 +90,7 @@ def test_nobody_there_is_said_in_the_houses_form():
 
 def test_a_stuck_engine_is_told_from_a_missing_one():
     with StubServer(Script(stuck_ranks=frozenset({0}))) as stub:
-        address = ServerAddress(url=stub.url, kind="sglang")
+        address = ServerAddress(url=stub.url, api=server_api("sglang"))
         no_answer = pytest.raises(ServerUnreachable, match="no answer from /generate")
         with open_http(address, timeout_s=0.3) as http, no_answer:
             generate(http, address, [1], TEN)

@@ -1,13 +1,12 @@
 """One generation over HTTP: text, token ids or chat messages in; text, ids, per-chunk times and acceptance out.
 
-Token ids and raw text go to `/generate` (SGLang) or `/v1/completions` (vLLM and others), messages to
-`/v1/chat/completions` everywhere. Always streamed, so that every token has a time.
+Messages go to `/v1/chat/completions` everywhere; token ids and raw text to the server's own route where it has one,
+else to `/v1/completions`. Always streamed, so that every token has a time.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eyas.client.address import (
@@ -18,36 +17,10 @@ from eyas.client.address import (
     get_json,
     translated_errors,
 )
-from eyas.client.answer_stream import Generation, OpenAIStream, SglangStream
+from eyas.client.server_api import AnswerStream, Generation, GenerationOptions, Prompt, ServerApi
 
 if TYPE_CHECKING:
     import httpx
-
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationOptions:
-    """How to generate.
-
-    Attributes:
-        max_new_tokens: at most so many tokens.
-        temperature: 0 = greedy.
-        top_p, top_k: nucleus and top-k limits; None = the server's default (its generation config may set one).
-        seed: sampling seed; None = the server's.
-        ignore_eos: go on after the end of the answer (fixed length; bad for acceptance figures).
-        depth: drafts per verify pass along one path, for servers that do not say; None = unknown.
-        extra: further fields of the request body, as they are.
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    top_p: float | None = None
-    top_k: int | None = None
-    seed: int | None = None
-    ignore_eos: bool = False
-    depth: int | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
 
 def generate(
@@ -64,22 +37,23 @@ def generate(
     Args:
         http: from `open_http`.
         prompt: text as it is, token ids, or chat messages ({"role", "content"}).
-        dp_rank: ask this data-parallel rank (SGLang: body field; vLLM: header X-data-parallel-rank).
+        dp_rank: ask this data-parallel rank.
 
     Raises:
-        ServerUnreachable: nobody there, or silent for longer than the client's timeout.
+        ServerUnreachable: no server there, or silent for longer than the client's timeout.
         ServerRefused: an HTTP error, or an error object in the stream.
     """
-    native = address.kind == "sglang" and not is_chat(prompt)
-    route = "/generate" if native else "/v1/chat/completions" if is_chat(prompt) else "/v1/completions"
-    body = _sglang_body(prompt, options) if native else _openai_body(address, prompt, options)
+    native = None if _is_chat(prompt) else address.api.native
+    stream: AnswerStream
+    if native is not None:
+        route, body, stream = native.path, native.body(prompt, options), native.stream(options.depth)
+    else:
+        route = "/v1/chat/completions" if _is_chat(prompt) else "/v1/completions"
+        body, stream = _openai_body(address, prompt, options), OpenAIStream(address.api, options.depth)
     headers: dict[str, str] = {}
     if dp_rank is not None:
-        if address.kind == "sglang":
-            body[sglang_rank_field(address.version)] = dp_rank
-        else:
-            headers["X-data-parallel-rank"] = str(dp_rank)
-    stream = SglangStream(options.depth) if native else OpenAIStream(address, options.depth)
+        fields, headers = address.api.choose_rank(dp_rank, address.version)
+        body |= fields
     start = clock()
     with (
         translated_errors(address, route),
@@ -103,20 +77,8 @@ def generate(
                 f"the answer of {route} cannot be read",
                 address.url,
                 f"{type(error).__name__}: {error}"[:400],
-                f"is this really {address.kind}, and of a version that eyas knows?",
+                f"check that this is {address.api.name}, and of a version that eyas knows",
             ) from error
-
-
-def is_chat(prompt: Prompt) -> bool:
-    """Whether a prompt is a list of messages."""
-    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
-
-
-def sglang_rank_field(version: str | None) -> str:
-    """The field of `/generate` that chooses a data-parallel rank: renamed between 0.5.9 and 0.5.12."""
-    from eyas.client.versions import at_least
-
-    return "routed_dp_rank" if at_least(version, "0.5.12") else "data_parallel_rank"
 
 
 def model_name(http: "httpx.Client", address: ServerAddress) -> str | None:
@@ -131,14 +93,51 @@ def model_name(http: "httpx.Client", address: ServerAddress) -> str | None:
     return next((n for n in names if isinstance(n, str)), None)
 
 
-def _sglang_body(prompt: Prompt, options: GenerationOptions) -> dict[str, Any]:
-    sampling: dict[str, Any] = {"temperature": options.temperature, "max_new_tokens": options.max_new_tokens}
-    optional = {"top_p": options.top_p, "top_k": options.top_k, "sampling_seed": options.seed}
-    sampling |= {name: value for name, value in optional.items() if value is not None}
-    if options.ignore_eos:
-        sampling["ignore_eos"] = True
-    source = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
-    return {**source, "sampling_params": sampling, "stream": True, **options.extra}
+class OpenAIStream:
+    """`/v1/completions` and `/v1/chat/completions`: each event holds the new text, some servers' also the new ids."""
+
+    def __init__(self, api: ServerApi, depth: int | None) -> None:
+        self._api, self._depth = api, depth
+        self._text: list[str] = []
+        self._ids: list[int] = []
+        self._times: list[float] = []
+        self._tokens: list[int] = []
+        self._usage: Mapping[str, Any] = {}
+        self._extras: Mapping[str, Any] = {}
+        self._finish: str | None = None
+
+    def take(self, event: Mapping[str, Any], at_s: float) -> None:
+        """Add one event that came `at_s` after the request."""
+        self._usage = event.get("usage") or self._usage
+        self._extras = self._api.extras_of(event) or self._extras
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta") or {}
+            text = choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
+            ids = [int(i) for i in choice.get("token_ids") or ()]
+            self._finish = choice.get("finish_reason") or self._finish
+            if text or ids:
+                self._text.append(text)
+                self._ids += ids
+                self._times.append(at_s)
+                self._tokens.append(len(ids) or 1)
+
+    def result(self, total_s: float) -> Generation:
+        """The answer, after the stream ended."""
+        return Generation(
+            text="".join(self._text),
+            output_ids=tuple(self._ids) or None,
+            num_prompt_tokens=self._usage.get("prompt_tokens"),
+            num_output_tokens=self._usage.get("completion_tokens"),
+            chunk_times_s=tuple(self._times),
+            chunk_tokens=tuple(self._tokens),
+            total_s=total_s,
+            finish_reason=self._finish,
+            counts=self._api.counts_of(self._extras, self._depth),
+        )
+
+
+def _is_chat(prompt: Prompt) -> bool:
+    return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping)
 
 
 def _openai_body(address: ServerAddress, prompt: Prompt, options: GenerationOptions) -> dict[str, Any]:
@@ -149,7 +148,7 @@ def _openai_body(address: ServerAddress, prompt: Prompt, options: GenerationOpti
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    if is_chat(prompt):
+    if _is_chat(prompt):
         body["messages"] = [dict(m) for m in prompt if isinstance(m, Mapping)]
     else:
         body["prompt"] = prompt if isinstance(prompt, str) else list(prompt)
@@ -157,9 +156,7 @@ def _openai_body(address: ServerAddress, prompt: Prompt, options: GenerationOpti
     body |= {name: value for name, value in optional.items() if value is not None}
     if options.ignore_eos:
         body["ignore_eos"] = True
-    if address.kind in ("vllm", "eyas"):
-        body["return_token_ids"] = True
-    return body | dict(options.extra)
+    return body | dict(address.api.extra_body) | dict(options.extra)
 
 
 def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:

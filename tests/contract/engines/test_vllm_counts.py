@@ -6,11 +6,12 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eyas.client.counters import difference
 from eyas.client.prometheus import parse
-from eyas.client.vllm_counts import difference, of_answer, of_metrics
+from eyas.contract.engines.vllm.serving import counts_of, of_metrics
 from eyas.decode.accept_length import Acceptance
 
-PAYLOADS = Path(__file__).parent / "payloads"
+PAYLOADS = Path(__file__).parents[2] / "client" / "payloads"
 
 
 def page() -> str:
@@ -40,8 +41,8 @@ def test_without_speculation_the_counters_do_not_exist():
 def test_one_answers_counts_are_read_where_the_server_gives_them():
     metrics = json.loads((PAYLOADS / "vllm-0.33.0-answer-metrics.json").read_text())
 
-    assert of_answer(metrics).acceptance == Acceptance(4, (3, 1, 1), (4, 4, 4))
-    assert of_answer(None).acceptance is None
+    assert counts_of(metrics).acceptance == Acceptance(4, (3, 1, 1), (4, 4, 4))
+    assert counts_of({}).acceptance is None
 
 
 def test_a_restart_between_two_readings_counts_from_zero():

@@ -1,0 +1,177 @@
+"""What differs between servers' HTTP, as data: bodies, own routes, counters; and the records that answers become.
+
+An engine's folder holds its `ServerApi`; those of any OpenAI-compatible server and of ours are here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from eyas.decode.accept_length import Acceptance
+
+if TYPE_CHECKING:
+    import httpx
+
+    from eyas.client.address import ServerAddress
+
+Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationOptions:
+    """How to generate.
+
+    Attributes:
+        max_new_tokens: at most this many tokens.
+        temperature: 0 = greedy.
+        top_p, top_k: nucleus and top-k limits; None = the server's default (its generation config may set one).
+        seed: sampling seed; None = the server's.
+        ignore_eos: continue after the end of the answer (fixed length; bad for acceptance figures).
+        depth: drafts per verify pass along one path, for servers that do not say; None = unknown.
+        extra: further fields of the request body, as they are.
+    """
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    ignore_eos: bool = False
+    depth: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCounts:
+    """What one answered request says of speculation.
+
+    Attributes:
+        acceptance: the counts; None when the server does not speculate (or the answer needed no verify pass).
+        notes: what did not add up, or what was guessed; empty when all agreed.
+        dp_rank: which data-parallel rank answered; None if it does not say.
+    """
+
+    acceptance: Acceptance | None
+    notes: tuple[str, ...] = ()
+    dp_rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One answer.
+
+    Attributes:
+        text: what was generated.
+        output_ids: its token ids; None where the server does not give them.
+        num_prompt_tokens, num_output_tokens: as the server counts them; None if it does not.
+        chunk_times_s: arrival of each chunk with tokens, seconds after the request was sent.
+        chunk_tokens: tokens in each of those chunks (1 each is assumed where the server gives no ids).
+        total_s: from sending to the end of the stream.
+        finish_reason: "stop", "length", ... as the server says.
+        counts: acceptance of this request, where the server tells.
+    """
+
+    text: str
+    output_ids: tuple[int, ...] | None
+    num_prompt_tokens: int | None
+    num_output_tokens: int | None
+    chunk_times_s: tuple[float, ...]
+    chunk_tokens: tuple[int, ...]
+    total_s: float
+    finish_reason: str | None
+    counts: RequestCounts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """One reading of a server's own counters.
+
+    Attributes:
+        generated_tokens: since start, all ranks; None if not told. SGLang adds an answer's tokens when it ends.
+        running, waiting: requests now; None if not told.
+        speculates: whether the server says that it does; None if it does not say.
+        acceptance: rank -> lifetime counts; {} where the engine has none.
+        accept_lengths: rank -> lifetime average as the engine gives it, bonus included; for a look only.
+        num_ranks: data-parallel ranks; None if not told.
+        progress_mark: numbers of which at least one changes when the engine does anything; () if there are none.
+        notes: what could not be read, and why.
+    """
+
+    generated_tokens: float | None = None
+    running: int | None = None
+    waiting: int | None = None
+    speculates: bool | None = None
+    acceptance: Mapping[str, Acceptance] = field(default_factory=dict)
+    accept_lengths: Mapping[str, float] = field(default_factory=dict)
+    num_ranks: int | None = None
+    progress_mark: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class AnswerStream(Protocol):
+    """A streamed answer, put together event by event."""
+
+    def take(self, event: Mapping[str, Any], at_s: float) -> None:
+        """Add one event that came `at_s` after the request."""
+
+    def result(self, total_s: float) -> Generation:
+        """The answer, after the stream ended."""
+
+
+class NativeRoute(Protocol):
+    """An engine's own route for text and token ids, used instead of `/v1/completions`."""
+
+    @property
+    def path(self) -> str: ...
+
+    def body(self, prompt: Prompt, options: GenerationOptions) -> dict[str, Any]:
+        """The request."""
+
+    def stream(self, depth: int | None) -> AnswerStream:
+        """What takes its events."""
+
+    def next_token_body(self, prefix: Sequence[int], top: int) -> dict[str, Any]:
+        """A request for the `top` most likely tokens after a prefix."""
+
+    def next_token_logprobs(self, answer: Mapping[str, Any]) -> dict[int, float]:
+        """Token id -> log-probability, from the answer to it."""
+
+
+def header_of_rank(rank: int, version: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """The header that most servers choose a data-parallel rank by."""
+    return {}, {"X-data-parallel-rank": str(rank)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerApi:
+    """One kind of server.
+
+    Attributes:
+        name: "openai" for any server that is not known.
+        owners: what `/v1/models` says under `owned_by`.
+        has_version: `/version` tells its version.
+        extra_body: fields that its OpenAI routes take besides the usual ones.
+        native: its own route for text and token ids; None = `/v1/completions`.
+        choose_rank: (rank, version) -> fields of the body and headers that choose a data-parallel rank.
+        extras_of: what an event of an OpenAI stream says of speculation, None if nothing.
+        counts_of: (extras, depth) -> counts of the request.
+        read_counters: (client, address, whether to ask the scheduler too) -> a reading; None = it has no counters.
+        has_lifetime_counts: its counters hold acceptance per position, so that two readings can be compared.
+    """
+
+    name: str
+    owners: tuple[str, ...] = ()
+    has_version: bool = False
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    native: NativeRoute | None = None
+    choose_rank: Callable[[int, str | None], tuple[dict[str, Any], dict[str, str]]] = header_of_rank
+    extras_of: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda event: None
+    counts_of: Callable[[Mapping[str, Any], int | None], RequestCounts] = lambda extras, depth: RequestCounts(
+        acceptance=None
+    )
+    read_counters: Callable[["httpx.Client", "ServerAddress", bool], Counters] | None = None
+    has_lifetime_counts: bool = False
+
+
+OPENAI = ServerApi(name="openai")
+EYAS = ServerApi(name="eyas", extra_body={"return_token_ids": True})
