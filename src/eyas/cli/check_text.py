@@ -5,12 +5,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eyas.contract.check.check import CheckReport
 from eyas.contract.engines.launch_flags import Launch
 from eyas.contract.engines.loading.ledger import Ledger
 from eyas.diagnostic import Diagnostic
+from eyas.errors import EyasError
 from eyas.talk import counted
+
+if TYPE_CHECKING:
+    from eyas.records.eval_record import Figures
+    from eyas.replay.predict import Predictions
 
 _WORDS = {
     "ok": "ok: loads and computes what was trained, as far as headers show",
@@ -113,3 +119,38 @@ def _ledger(label: str, ledger: Ledger) -> list[str]:
     lines.append("  config keys")
     lines += [f"    {k.fate:<13} {k.key} {f'({k.remark})' if k.remark else ''}".rstrip() for k in ledger.keys]
     return lines
+
+
+def predictions_text(predictions: "Predictions", probe: str) -> str:
+    """The accept length as trained and on each engine, as a table."""
+    k, trained = predictions.num_draft_tokens, predictions.trained
+    width = max(len("as trained"), *(len(label) for label in predictions.engines)) if predictions.engines else 10
+    positions = "  ".join(f"{n:>7}" for n in range(1, k + 1))
+    lines = [
+        f"accept length by replay of {probe} ({predictions.num_rows} texts, K = {k}; 1.00 = nothing accepted)",
+        f"{'':<{width}}  accept length  accepted up to position",
+        f"{'':<{width}}                 {positions}",
+        f"{'as trained':<{width}}  {trained.accept_length:<13.3f}  {_shares([trained])}",
+    ]
+    notes = []
+    for label, found in predictions.engines.items():
+        if isinstance(found, EyasError):
+            lines.append(f"{label:<{width}}  none: {found.what}; {found.why}")
+            continue
+        low, high = found.accept_length_range
+        length = f"{low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"{low:.3f} – {high:.3f}"
+        lines.append(f"{label:<{width}}  {length:<13}  {_shares(list(found.served.values()))}")
+        if found.lost:
+            notes.append(
+                f"{label} loses {counted(len(found.lost), 'tensor', 'tensors')}: the range is over what memory holds"
+            )
+        if found.not_emulated:
+            notes.append(f"{label} ignores {', '.join(found.not_emulated)}: their effect is not in the figure")
+    return "\n".join([*lines, *(f"  - {note}" for note in notes)])
+
+
+def _shares(figures: "Sequence[Figures]") -> str:
+    """Per position: the share, or the lowest and highest."""
+    columns = zip(*(found.per_position for found in figures), strict=True)
+    pairs = [(f"{min(c):.2f}".removeprefix("0"), f"{max(c):.2f}".removeprefix("0")) for c in columns]
+    return "  ".join(f"{low if low == high else f'{low}–{high}':>7}" for low, high in pairs)

@@ -2,15 +2,16 @@
 
 The engine's ledger is applied to weights and switches. Emulated: tensors that the engine loses, what their parameters
 then hold, tensors replaced by the target's, the aux boundaries it taps, norms of the aux input, residual and feedback
-switches whose keys it ignores. Everything else in the ledger (RoPE, sliding window, quantisation, position limits) is
-not, and is named in `Emulated.not_emulated`.
+switches whose keys it ignores, a RoPE spelling that it does not read, a sliding window that it does not keep. Other
+ignored keys are named in `Emulated.not_emulated`.
 
 What an engine leaves uninitialised is whatever memory held: zeros on a fresh GPU, anything later. So a prediction is a
 range over `FILLS`, never one number.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -21,8 +22,12 @@ from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.records.eval_record import Figures
-from eyas.records.eval_rows import EvalRow
+from eyas.records.eval_rows import EvalRow, require_rounds
+from eyas.records.probe_pack import ProbeLacksBoundary
+from eyas.replay.eval_config import ReplayConfig
+from eyas.replay.evaluate import load_for_pack, prepare
 from eyas.replay.figures import figures_of
+from eyas.replay.probe_pack import PackStates, read_probe
 from eyas.replay.replay import replay_states
 from eyas.replay.states import States
 from eyas.talk import Talk
@@ -30,6 +35,7 @@ from eyas.talk import Talk
 Fill = Literal["zeros", "normal", "garbage"]
 FILLS: tuple[Fill, ...] = get_args(Fill)
 _NORMAL_STD, _GARBAGE_STD = 0.02, 3.0
+_DEFAULT_THETA = 10_000.0
 # Ledger keys that `_seen_spec` applies; other ignored keys are reported as not emulated.
 _APPLIED_KEYS = ("norm_output", "norm_before_residual", "norm_before_fc", "fc_norm", "layer_ids")
 
@@ -93,7 +99,7 @@ def emulate(
         if name in old and (name in kept or name == "t2d"):
             parameter.copy_(old[name])
         else:
-            parameter.copy_(_left(name, parameter, fill, generator))
+            parameter.copy_(left_unfilled(name, parameter, fill, generator))
             lost.append(name)
     ignored = [key.key for key in ledger.keys if key.fate in ("ignored", "unknown")]
     not_emulated = tuple(key for key in ignored if not any(applied in key for applied in _APPLIED_KEYS))
@@ -122,6 +128,11 @@ def _seen_spec(spec: DraftSpec, ledger: Ledger, kept: set[str]) -> DraftSpec:
         changes["residual"] = "pre-norm"
     if ledger.aux is not None and len(ledger.aux) == spec.num_aux:
         changes["aux_boundaries"] = ledger.aux
+    codes = {reason.code for reason in ledger.reasons}
+    if "rope-spelling-unread" in codes:  # the config class' own default, without scaling
+        changes["rope"] = replace(spec.rope, theta=_DEFAULT_THETA, scaling=None)
+    if "sliding-window-ignored" in codes:
+        changes |= {"sliding_window": None, "layer_types": ()}
     for part, tensor in (("embedding", "embed_tokens"), ("head", "lm_head")):
         states = {entry.state for name, entry in parameters.items() if f"{tensor}.weight" in name}
         if "target" in states or (f"{tensor}.weight" not in kept and getattr(spec, part) == "target"):
@@ -141,7 +152,7 @@ def _own_share(draft: Eagle3Draft, part: str, ledger: Ledger) -> Tensor:
     )
 
 
-def _left(name: str, parameter: Tensor, fill: Fill, generator: torch.Generator) -> Tensor:
+def left_unfilled(name: str, parameter: Tensor, fill: Fill, generator: torch.Generator) -> Tensor:
     """What a parameter that nothing fills holds: constructors set norms to one and maps and biases to zero."""
     if "norm" in name:
         return torch.ones_like(parameter)
@@ -175,6 +186,21 @@ class Prediction:
         lengths = [figures.accept_length for figures in self.served.values()]
         return min(lengths), max(lengths)
 
+    def as_document(self) -> dict[str, Any]:
+        """The prediction as a JSON object."""
+        low, high = self.accept_length_range
+        return {
+            "accept_length": {"low": low, "high": high},
+            "served": {fill: asdict(figures) for fill, figures in self.served.items()},
+            "lost": list(self.lost),
+            "not_emulated": list(self.not_emulated),
+        }
+
+
+def replayed(states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], num_draft_tokens: int, talk: Talk) -> Figures:
+    """The figures of `draft` as it is."""
+    return figures_of(replay_states(states, draft, rows, num_draft_tokens, talk), num_draft_tokens)
+
 
 def predict(
     states: States,
@@ -185,29 +211,95 @@ def predict(
     talk: Talk,
     *,
     target: Mapping[str, Tensor] | None = None,
+    trained: Figures | None = None,
 ) -> Prediction:
     """Replay `draft` as trained and as `ledger`'s engine runs it.
 
     Args:
         states: of the target over `rows`, at the draft's and the engine's aux boundaries.
         target: see `emulate`.
+        trained: figures of the draft as trained, where they are known already.
 
     Raises:
         EmulationImpossible: the engine does not start.
         ProbeLacksBoundary: the engine taps states that the pack does not hold.
     """
-
-    def figures(as_run: Eagle3Draft) -> Figures:
-        return figures_of(replay_states(states, as_run, rows, num_draft_tokens, talk), num_draft_tokens)
-
+    trained = trained or replayed(states, draft, rows, num_draft_tokens, talk)
     first = emulate(draft, ledger, FILLS[0], target=target)
+    if not first.lost and first.draft.spec == draft.spec:  # nothing to compute again
+        label = ledger.engine.label
+        return Prediction(
+            engine=label, trained=trained, served={"exact": trained}, lost=(), not_emulated=first.not_emulated
+        )
     served = (
         {"exact": first} if not first.lost else {fill: emulate(draft, ledger, fill, target=target) for fill in FILLS}
     )
     return Prediction(
         engine=ledger.engine.label,
-        trained=figures(draft),
-        served={fill: figures(emulated.draft) for fill, emulated in served.items()},
+        trained=trained,
+        served={
+            fill: replayed(states, emulated.draft, rows, num_draft_tokens, talk) for fill, emulated in served.items()
+        },
         lost=first.lost,
         not_emulated=first.not_emulated,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Predictions:
+    """A draft on a probe pack: as trained, and as each engine will run it.
+
+    Attributes:
+        trained: as it was trained; also what our own engine serves.
+        engines: label -> prediction, or why there is none.
+        num_rows, num_draft_tokens: texts replayed, K.
+    """
+
+    trained: Figures
+    engines: Mapping[str, Prediction | EyasError]
+    num_rows: int
+    num_draft_tokens: int
+
+    def as_document(self) -> dict[str, Any]:
+        """The predictions as a JSON object."""
+        return {
+            "num_draft_tokens": self.num_draft_tokens,
+            "num_rows": self.num_rows,
+            "trained": asdict(self.trained),
+            "engines": {
+                label: {"refused": found.code, "why": found.why}
+                if isinstance(found, EyasError)
+                else found.as_document()
+                for label, found in self.engines.items()
+            },
+        }
+
+
+def predict_on_probe(
+    draft_path: Path, probe_path: Path, ledgers: Mapping[str, Ledger], config: ReplayConfig, talk: Talk
+) -> Predictions:
+    """Predictions of all `ledgers` on a pack's texts: no target and no engine is needed.
+
+    Args:
+        draft_path: folder or file of the draft that the ledgers are about.
+        config: K, dtype, device; `max_rows` takes the first rows of the pack.
+
+    Raises:
+        ProbeUnreadable, ProbeLacksBoundary: the pack.
+        what reading the draft raises (docs/errors.md).
+    """
+    placement, pack = prepare(config), read_probe(probe_path)
+    draft = load_for_pack(draft_path, pack, probe_path, placement, talk)
+    states, rows = PackStates(pack, placement.device), pack.rows[: config.max_rows]
+    require_rounds(rows, "eyas check --probe")
+    given = {"embedding": pack.embedding(placement.dtype).to(placement.device)}
+    trained = replayed(states, draft, rows, config.num_draft_tokens, talk)
+    engines: dict[str, Prediction | EyasError] = {}
+    for label, ledger in ledgers.items():
+        try:
+            engines[label] = predict(
+                states, draft, rows, ledger, config.num_draft_tokens, talk, target=given, trained=trained
+            )
+        except (EmulationImpossible, ProbeLacksBoundary) as error:
+            engines[label] = error
+    return Predictions(trained=trained, engines=engines, num_rows=len(rows), num_draft_tokens=config.num_draft_tokens)

@@ -196,8 +196,9 @@ class PackStates:
         width = input_ids.shape[1]
         out = torch.zeros(len(rows), width, len(boundaries) * self._pack.last.shape[1], dtype=self._pack.last.dtype)
         for i, row in enumerate(rows):
-            part = slice(starts[row], starts[row + 1])
-            out[i, : starts[row + 1] - starts[row]] = torch.cat([states[b][part] for b in boundaries], -1)
+            num = min(starts[row + 1] - starts[row], width)
+            part = slice(starts[row], starts[row] + num)
+            out[i, :num] = torch.cat([states[b][part] for b in boundaries], -1)
         return out.to(self._device)
 
 

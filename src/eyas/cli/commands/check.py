@@ -1,7 +1,7 @@
 """`eyas check`: parse, call, render."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -12,6 +12,10 @@ from eyas.contract.check.check import CheckReport
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.diagnostic import SEVERITIES, Severity
 from eyas.errors import ExitCode
+from eyas.talk import say_loading
+
+if TYPE_CHECKING:
+    from eyas.replay.predict import Predictions
 
 
 def check(
@@ -26,6 +30,7 @@ def check(
     deep: Annotated[bool, Parameter(negative="")] = False,
     fail_on: Severity = "error",
     nearest: Annotated[bool, Parameter(negative="")] = False,
+    probe: Path | None = None,
     json: JsonFlag = False,
 ) -> int:
     """What an engine will do with a draft: every tensor, every parameter, every config key, before anything is started.
@@ -60,6 +65,9 @@ def check(
         Severity that makes the exit code 1: note, warning, error or fatal.
     nearest
         Judge a version outside the known span by its nearest neighbour's rules.
+    probe
+        A probe pack (`eyas eval --write-probe`): also print the accept length as trained, and the one that each engine
+        will serve, by replaying the draft as that engine runs it. Needs the draft's weights and torch, no target.
     """
     from eyas.contract.check.check import CheckOptions
     from eyas.contract.check.check import check as run_check
@@ -75,11 +83,26 @@ def check(
     report = run_check(read_checkpoint(draft), read_target, engines, options)
     worst = report.worst()
     failed = worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on)
-    from eyas.cli.check_text import check_text
+    from eyas.cli.check_text import check_text, predictions_text
 
+    predictions = None
+    if probe is not None:
+        predictions = _predictions(draft, probe, report, num_draft_tokens, talk)
     code = ExitCode.FINDINGS if failed else ExitCode.GOOD
     document = _document(report, draft, target, ok=not failed)
-    return emit(document, check_text(report, draft, ledger=ledger), json=json, exit_code=int(code))
+    text = check_text(report, draft, ledger=ledger)
+    if predictions is not None:
+        document["probe"] = {"path": str(probe), **predictions.as_document()}
+        text += "\n\n" + predictions_text(predictions, str(probe))
+    return emit(document, text, json=json, exit_code=int(code))
+
+
+def _predictions(draft: Path, probe: Path, report: CheckReport, k: int, talk: Terminal) -> "Predictions":
+    say_loading(talk)
+    from eyas.replay.eval_config import ReplayConfig
+    from eyas.replay.predict import predict_on_probe
+
+    return predict_on_probe(draft, probe, report.ledgers, ReplayConfig(num_draft_tokens=k), talk)
 
 
 def _target(name: str | None, talk: Terminal, *, deep: bool) -> Checkpoint | None:

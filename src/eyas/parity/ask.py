@@ -1,0 +1,109 @@
+"""Prompts to a server, and what it says back: the token ids that it emitted and what it accepted on the way."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from eyas.client import counters
+from eyas.client.address import ServerAddress
+from eyas.client.answer_stream import Generation
+from eyas.client.openai_api import GenerationOptions, generate
+from eyas.client.vllm_counts import difference
+from eyas.decode.accept_length import Acceptance, pooled
+from eyas.errors import ExitCode, EyasError
+from eyas.records.eval_rows import EvalRow
+from eyas.talk import Talk
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class ServerGivesNoIds(EyasError):
+    """The server answers with text only: what it emitted cannot be replayed exactly."""
+
+    code = "server-gives-no-ids"
+    exit_code = ExitCode.ENVIRONMENT
+
+
+class ServerGivesNoCounts(EyasError):
+    """The server does not say what it accepted."""
+
+    code = "server-gives-no-counts"
+    exit_code = ExitCode.FINDINGS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What a server answered.
+
+    Attributes:
+        rows: each prompt with the ids that the server emitted.
+        by_row: its own counts of each; None where it counts all answers together (`pooled`).
+        pooled: its own counts over all of them.
+    """
+
+    rows: tuple[EvalRow, ...]
+    by_row: tuple[Acceptance, ...] | None
+    pooled: Acceptance
+
+
+def ask(
+    http: "httpx.Client",
+    address: ServerAddress,
+    prompts: Sequence[EvalRow],
+    options: GenerationOptions,
+    talk: Talk,
+    *,
+    concurrency: int = 1,
+) -> Served:
+    """Ask every prompt once.
+
+    Args:
+        prompts: rows whose prompt is asked; their recorded answers are not used.
+        options: with `depth` = K, for servers that do not say it.
+        concurrency: requests at once; more than one lets batching move near-ties.
+
+    Raises:
+        ServerGivesNoIds, ServerGivesNoCounts: see there.
+        ServerUnreachable, ServerRefused.
+    """
+    assert options.depth is not None, "K is needed to count per position"
+    before = counters.read(address.url, address.kind, address.version, http=http)
+
+    def one(row: EvalRow) -> Generation:
+        return generate(http, address, list(row.prompt_ids), options)
+
+    answers: list[Generation] = []
+    with talk.progress("asked", len(prompts), "prompts") as bar, ThreadPoolExecutor(concurrency) as pool:
+        for answer in pool.map(one, prompts):
+            answers.append(answer)
+            bar.advance()
+    rows = [_row(row, answer, address) for row, answer in zip(prompts, answers, strict=True)]
+    counted = [answer.counts.acceptance for answer in answers]
+    if any(found is not None for found in counted):
+        by_row = tuple(found or Acceptance.none(options.depth) for found in counted)
+        return Served(rows=tuple(rows), by_row=by_row, pooled=pooled(by_row, options.depth))
+    after = counters.read(address.url, address.kind, address.version, http=http)
+    total = Acceptance.none(options.depth)
+    for rank, reading in after.acceptance.items():
+        total += difference(reading, before.acceptance.get(rank, Acceptance.none(len(reading.accepted_at))))
+    if not total.rounds:
+        raise ServerGivesNoCounts(
+            "the server does not say what it accepted",
+            address.url,
+            f"no answer of {len(answers)} carries counts, and its counters of verify passes did not move",
+            "start it with speculation and its metrics on; `eyas serve` prints the flags",
+        )
+    return Served(rows=tuple(rows), by_row=None, pooled=total)
+
+
+def _row(prompt: EvalRow, answer: Generation, address: ServerAddress) -> EvalRow:
+    if not answer.output_ids:
+        raise ServerGivesNoIds(
+            "the server gives text, no token ids",
+            address.url,
+            "text that is tokenised again can give other ids than the server emitted: its rounds would not be replayed",
+            "use a server that returns ids (SGLang's /generate; vLLM's `return_token_ids`)",
+        )
+    return replace(prompt, response_ids=answer.output_ids)

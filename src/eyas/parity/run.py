@@ -1,0 +1,204 @@
+"""The stage behind `eyas parity`: ask a server, replay exactly what it emitted, compare counts by position."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from eyas.client.address import ServerAddress
+from eyas.client.openai_api import GenerationOptions
+from eyas.decode.accept_length import pooled
+from eyas.models.draft import Eagle3Draft, required_boundaries
+from eyas.parity.ask import Served, ask
+from eyas.parity.compared import Compared, compare
+from eyas.parity.faults import Suspect, suspects
+from eyas.parity.near_ties import count_on_path, narrow_decisions
+from eyas.records.eval_rows import EvalRow, require_rounds
+from eyas.replay.replay import accepted_from_everywhere, check_vocabulary, walk_rounds
+from eyas.replay.states import States
+from eyas.talk import Talk
+
+if TYPE_CHECKING:
+    import httpx
+
+SCHEMA = "eyas.parity/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parity:
+    """What was found.
+
+    Attributes:
+        compared: the two counts.
+        served: what the server answered.
+        suspects: faults that would give the server's counts; () when they are equal, or none of the known ones fits.
+        left_out: prompts whose answer could not be replayed, and why.
+        notes: what was assumed.
+    """
+
+    compared: Compared
+    served: Served
+    suspects: tuple[Suspect, ...]
+    left_out: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    def as_document(self, draft: Path, url: str) -> dict[str, Any]:
+        """The result as a JSON object."""
+        both = {"served": self.compared.served, "replayed": self.compared.replayed}
+        return {
+            "schema": SCHEMA,
+            "url": url,
+            "draft": str(draft),
+            "verdict": self.compared.verdict,
+            "first_different_position": self.compared.first_different_position,
+            **{
+                name: {
+                    "accept_length": counts.accept_length,
+                    "rounds": counts.rounds,
+                    "accepted_at": list(counts.accepted_at),
+                    "per_position": list(counts.per_position),
+                }
+                for name, counts in both.items()
+            },
+            "largest_difference_of_rounds": self.compared.largest_share,
+            "near_ties": self.compared.near_ties,
+            "open_ends": self.compared.open_ends,
+            "allowed": self.compared.allowed,
+            "counts_from": "counters" if self.served.by_row is None else "answers",
+            "num_prompts": len(self.served.rows),
+            "left_out": dict(self.left_out),
+            "suspects": [
+                {
+                    "name": found.name,
+                    "accept_length": found.acceptance.accept_length,
+                    "per_position": list(found.acceptance.per_position),
+                    "distance": found.distance,
+                }
+                for found in self.suspects
+            ],
+            "notes": list(self.notes),
+            "rows": [{**asdict(row), "prompt_ids": list(row.prompt_ids)} for row in self.served.rows],
+        }
+
+
+def run_parity(
+    http: "httpx.Client",
+    address: ServerAddress,
+    states: States,
+    draft: Eagle3Draft,
+    prompts: Sequence[EvalRow],
+    options: GenerationOptions,
+    talk: Talk,
+    *,
+    server_dtype: str,
+    concurrency: int = 1,
+    boundaries_known: Sequence[int] = (),
+    recorded: bool = False,
+) -> Parity:
+    """Ask the server and hold its counts against the replay of its own ids.
+
+    Args:
+        states: of the target, for any text; or of recorded texts only (`recorded`).
+        draft: as it was trained.
+        prompts: rows to ask.
+        options: `depth` is K.
+        server_dtype: in which the server computes: what counts as a near-tie.
+        boundaries_known: boundaries for the faults that tap other layers; () = those are not tried.
+        recorded: `states` knows the recorded answers of `prompts` only: answers that leave them are cut off there.
+
+    Raises:
+        what `ask` raises; EvalDataEmpty: no answer holds a round.
+    """
+    assert options.depth is not None
+    served = ask(http, address, prompts, options, talk, concurrency=concurrency)
+    notes = (
+        [] if options.temperature == 0 else ["sampled answers: exact where the engine drafts greedily (the default)"]
+    )
+    left_out = _unlike_recorded(prompts, served.rows) if recorded else {}
+    kept = [number for number, row in enumerate(served.rows) if row.id not in left_out]
+    counts = served.pooled
+    if served.by_row is not None:
+        counts = pooled([served.by_row[number] for number in kept], options.depth)
+    elif left_out:
+        notes.append("the server counts all answers together: those that are left out are in its counts")
+    require_rounds([served.rows[number] for number in kept], "eyas parity")
+    rounds, ties = _replayed(states, draft, served.rows, kept, options.depth, server_dtype, talk)
+    reaches_end = [_reaches_end(served.rows[number], rounds[number]) for number in kept]
+    compared = compare(counts, [rounds[number] for number in kept], reaches_end, ties)
+    found: list[Suspect] = []
+    if compared.verdict == "different":
+        thetas = sorted({10_000.0, 500_000.0, 1_000_000.0} - {draft.spec.rope.theta})
+        rows = [served.rows[number] for number in kept]
+        some = SomeRows(states, kept)
+        found = suspects(some, draft, rows, counts, talk, boundaries_known=boundaries_known, thetas=thetas)
+    return Parity(compared=compared, served=served, suspects=tuple(found), left_out=left_out, notes=tuple(notes))
+
+
+def _replayed(
+    states: States,
+    draft: Eagle3Draft,
+    rows: Sequence[EvalRow],
+    kept: Sequence[int],
+    depth: int,
+    server_dtype: str,
+    talk: Talk,
+) -> tuple[dict[int, tuple[int, ...]], int]:
+    """Number of row -> its rounds, and the near-ties on the path of all of them. The target runs once a row."""
+    rounds, ties = dict[int, tuple[int, ...]](), 0
+    with talk.progress("replay", len(kept), "answers") as bar:
+        for number in kept:
+            row = rows[number]
+            check_vocabulary(row, states.vocab_size)
+            ids = torch.tensor([[*row.prompt_ids, *row.response_ids]], device=states.device)
+            num = ids.shape[1]
+            aux = states.aux([number], ids, required_boundaries(draft))
+            marks = accepted_from_everywhere(draft, ids, aux, depth, [num])[0].tolist()
+            rounds[number] = walk_rounds(marks, len(row.prompt_ids), num)
+            narrow = narrow_decisions(draft, ids, aux, depth, num, server_dtype)
+            ties += count_on_path(narrow, rounds[number], len(row.prompt_ids))
+            bar.advance()
+    return rounds, ties
+
+
+class SomeRows:
+    """The states of some of a source's rows, numbered from 0."""
+
+    def __init__(self, states: States, numbers: Sequence[int]) -> None:
+        self._states, self._numbers = states, numbers
+
+    @property
+    def vocab_size(self) -> int:
+        """See `States`."""
+        return self._states.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """See `States`."""
+        return self._states.device
+
+    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
+        """See `States.aux`."""
+        return self._states.aux([self._numbers[row] for row in rows], input_ids, boundaries)
+
+
+def _unlike_recorded(prompts: Sequence[EvalRow], rows: Sequence[EvalRow]) -> dict[str, str]:
+    """Rows whose emitted ids are not a beginning of what was recorded: their states are not at hand."""
+    found = {}
+    for prompt, row in zip(prompts, rows, strict=True):
+        known = prompt.response_ids[: len(row.response_ids)]
+        if known != row.response_ids:
+            pairs = zip(known, row.response_ids, strict=False)
+            at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(known))
+            found[row.id] = f"the answer leaves the recorded text at token {at}"
+    return found
+
+
+def _reaches_end(row: EvalRow, accepted: Sequence[int]) -> bool:
+    """The last round accepted all that the text still had: the engine may have accepted more beyond it."""
+    if not accepted:
+        return False
+    before = sum(n + 1 for n in accepted[:-1])
+    return before + accepted[-1] == len(row.response_ids) - 1
