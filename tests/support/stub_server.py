@@ -22,6 +22,8 @@ class Script:
         accepted: accepted drafts of each round, repeated for ever.
         depth: drafts per round.
         answer: prompt (text or ids, as JSON) -> token ids of the whole answer; shorter ones end with "stop".
+        play: prompt ids, limit -> the answer's ids and the accepted drafts of its rounds, in place of `answer` and
+            `accepted`; None = not.
         speculates: False = no counters, no counts in answers.
         ranks: data-parallel ranks.
         stuck_ranks: ranks that never answer (until the server closes).
@@ -34,6 +36,7 @@ class Script:
     accepted: tuple[int, ...] = (2, 1, 0, 3)
     depth: int = 3
     answer: Callable[[Any], list[int]] = lambda prompt: list(range(100, 400))
+    play: Callable[[list[int], int], tuple[list[int], list[int]]] | None = None
     speculates: bool = True
     ranks: int = 1
     stuck_ranks: frozenset[int] = frozenset()
@@ -93,7 +96,7 @@ class StubServer:
         if handler.path in ("/health", "/ready"):
             return _reply(handler, self.health, b"")
         if handler.path == "/v1/models":
-            return _json(handler, 200, {"data": [{"id": "stub"}]})
+            return _json(handler, 200, {"data": [{"id": "stub", "owned_by": script.engine}]})
         return _json(handler, 404, {"error": "no such route"})
 
     def post(self, handler: BaseHTTPRequestHandler) -> None:
@@ -113,6 +116,12 @@ class StubServer:
         wants_logprobs = body.get("return_logprob") or body.get("logprobs")
         if wants_logprobs and script.top_logprobs is not None:
             return self._reply_logprobs(handler)
+        if script.play is not None:
+            ids, rounds = script.play(prompt, limit)
+            self._count(rounds, len(ids), rank)
+            events = self._sglang_events if handler.path == "/generate" else self._openai_events
+            finish = "stop" if len(ids) < limit else "length"
+            return _stream(handler, events(ids, rounds, finish, prompt, rank))
         ids = script.answer(prompt)
         finish = "stop" if len(ids) < limit else "length"
         ids = ids[:limit]
@@ -140,6 +149,12 @@ class StubServer:
                 self.histograms[rank][accepted] += 1
             self.generated += num_tokens
         return rounds
+
+    def _count(self, rounds: list[int], num_tokens: int, rank: int) -> None:
+        with self._lock:
+            for accepted in rounds:
+                self.histograms[rank][accepted] += 1
+            self.generated += num_tokens
 
     def _text(self, ids: list[int]) -> str:
         return "".join(self.script.tokens_per_text.format(i) for i in ids)

@@ -30,6 +30,7 @@ COMMANDS = {
     "check": "What an engine will do with a draft: every tensor, every key.",
     "convert": "Translate a draft between formats, nothing dropped in silence.",
     "bench": "Plain against speculative decoding, measured beside the ceiling.",
+    "parity": "Does a server accept what the draft's replay says?",
     "chat": "Talk to a target through our own engine, with or without a draft.",
     "report": "One self-contained HTML page of a run.",
     "header": "A checkpoint's names, shapes and config, without weights.",

@@ -1,0 +1,119 @@
+"""A server over our own engine: its counts equal the replay of its ids; a server that runs another draft is told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from eyas.cli.app import main
+from eyas.cli.target_option import cache_folder
+from eyas.contract.spec.target_spec import read_target
+from eyas.engine.engine import Limits
+from eyas.engine.open_engine import open_engine
+from eyas.models.placement import place
+from eyas.models.save_draft import save_draft
+from eyas.talk import Silent
+from stub_server import Script, StubServer
+from tiny_draft import tiny_draft
+from tiny_target import tiny_target
+
+CPU = place("float32", "cpu")
+K = 3
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("pair")
+    tiny_target(vocab_size=6, seed=3).save_pretrained(folder / "target")
+    draft = tiny_draft(vocab_size=6, draft_vocab_size=5, target_hidden_size=32, aux_boundaries=(1, 2, 4))
+    save_draft(draft, folder / "draft", target_spec=read_target(folder / "target"))
+    return folder / "target", folder / "draft"
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("prompts") / "prompts.jsonl"
+    rows = [{"prompt_ids": [a, b, c], "response_ids": [1]} for a in range(4) for b in (1, 4) for c in (2, 5)]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    return path
+
+
+def playing(target: Path, draft: Path):
+    """A server's answers and rounds, by our engine."""
+    engine = open_engine(target, draft, CPU, cache=cache_folder(), num_threads=1, talk=Silent()).engine
+
+    def play(ids: list[int], limit: int) -> tuple[list[int], list[int]]:
+        text = engine.generate(ids, Limits(max_new_tokens=limit), num_draft_tokens=K)
+        return list(text.ids), list(text.accepted)
+
+    return play
+
+
+def asked(capsys, *arguments: str) -> tuple[int, dict]:
+    code = main(["parity", *arguments, "-k", str(K), "--max-new-tokens", "24", "--device", "cpu", "--json"])
+    return code, json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.mark.parametrize(("engine", "source"), [("sglang", "answers"), ("vllm", "counters")])
+def test_a_server_that_runs_the_draft_as_trained_is_equal(pair, prompts, engine, source, capsys):
+    target, draft = pair
+    with StubServer(Script(engine=engine, depth=K, play=playing(target, draft))) as server:
+        code, found = asked(
+            capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts)
+        )
+
+    assert (code, found["verdict"], found["counts_from"]) == (0, "equal", source)
+    assert found["served"] == found["replayed"]
+    assert 20 < found["served"]["rounds"]
+    assert found["served"]["accepted_at"][1] > 0
+    assert found["suspects"] == []
+
+
+def test_a_server_that_lost_tensors_is_different_and_the_lost_part_is_named(pair, prompts, tmp_path, capsys):
+    target, draft = pair
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in draft.iterdir():
+        (damaged / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(damaged / "model.safetensors")
+    name = next(n for n in tensors if n.endswith("self_attn.o_proj.weight"))
+    tensors[name] = tensors[name] * 0
+    save_file(tensors, damaged / "model.safetensors")
+    with StubServer(Script(depth=K, play=playing(target, damaged))) as server:
+        code, found = asked(
+            capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts)
+        )
+
+    assert (code, found["verdict"]) == (1, "different")
+    assert found["served"] != found["replayed"]
+    names = [suspect["name"] for suspect in found["suspects"]]
+    assert "attention lost (v or o)" in names[:2], names
+
+
+def test_on_a_pack_answers_that_leave_its_texts_are_left_out(pair, prompts, tmp_path, capsys):
+    target, draft = pair
+    play = playing(target, draft)
+    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
+    for number, row in enumerate(rows):
+        row["response_ids"] = play(row["prompt_ids"], 24)[0]
+        if number == 2:
+            row["response_ids"][5] = (row["response_ids"][5] + 1) % 6
+    recorded, pack = tmp_path / "recorded.jsonl", tmp_path / "pack.safetensors"
+    recorded.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    main(["eval", str(draft), "--target", str(target), "--data", str(recorded), "--write-probe", str(pack)])
+    with StubServer(Script(depth=K, play=play)) as server:
+        code, found = asked(capsys, server.url, "--draft", str(draft), "--probe", str(pack))
+
+    assert (code, found["verdict"]) == (0, "equal")
+    assert list(found["left_out"].values()) == ["the answer leaves the recorded text at token 5"]
+
+
+def test_a_server_without_speculation_is_refused_by_name(pair, prompts, capsys):
+    target, draft = pair
+    with StubServer(Script(depth=K, speculates=False)) as server:
+        code, found = asked(
+            capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts)
+        )
+
+    assert (code, found["code"]) == (1, "server-gives-no-counts")
