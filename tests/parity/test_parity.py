@@ -59,13 +59,11 @@ def asked(capsys, *arguments: str) -> tuple[int, dict]:
 def test_a_server_that_runs_the_draft_as_trained_is_equal(pair, prompts, engine, source, capsys):
     target, draft = pair
     with StubServer(Script(engine=engine, depth=K, play=playing(target, draft))) as server:
-        code, found = asked(
-            capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts)
-        )
+        code, found = asked(capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts))
 
     assert (code, found["verdict"], found["counts_from"]) == (0, "equal", source)
     assert found["served"] == found["replayed"]
-    assert 20 < found["served"]["rounds"]
+    assert found["served"]["rounds"] > 20
     assert found["served"]["accepted_at"][1] > 0
     assert found["suspects"] == []
 
@@ -81,9 +79,7 @@ def test_a_server_that_lost_tensors_is_different_and_the_lost_part_is_named(pair
     tensors[name] = tensors[name] * 0
     save_file(tensors, damaged / "model.safetensors")
     with StubServer(Script(depth=K, play=playing(target, damaged))) as server:
-        code, found = asked(
-            capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts)
-        )
+        code, found = asked(capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts))
 
     assert (code, found["verdict"]) == (1, "different")
     assert found["served"] != found["replayed"]
@@ -112,8 +108,6 @@ def test_on_a_pack_answers_that_leave_its_texts_are_left_out(pair, prompts, tmp_
 def test_a_server_without_speculation_is_refused_by_name(pair, prompts, capsys):
     target, draft = pair
     with StubServer(Script(depth=K, speculates=False)) as server:
-        code, found = asked(
-            capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts)
-        )
+        code, found = asked(capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts))
 
     assert (code, found["code"]) == (1, "server-gives-no-counts")

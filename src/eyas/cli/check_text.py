@@ -15,8 +15,8 @@ from eyas.errors import EyasError
 from eyas.talk import counted
 
 if TYPE_CHECKING:
+    from eyas.parity.predictions import Predictions
     from eyas.records.eval_record import Figures
-    from eyas.replay.predict import Predictions
 
 _WORDS = {
     "ok": "ok: loads and computes what was trained, as far as headers show",

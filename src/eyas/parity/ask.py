@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from eyas.client import counters
 from eyas.client.address import ServerAddress
-from eyas.client.answer_stream import Generation
-from eyas.client.openai_api import GenerationOptions, generate
-from eyas.client.vllm_counts import difference
+from eyas.client.counters import difference
+from eyas.client.generate import generate
+from eyas.client.server_api import Generation, GenerationOptions
 from eyas.decode.accept_length import Acceptance, pooled
 from eyas.errors import ExitCode, EyasError
 from eyas.records.eval_rows import EvalRow
@@ -69,7 +69,7 @@ def ask(
         ServerUnreachable, ServerRefused.
     """
     assert options.depth is not None, "K is needed to count per position"
-    before = counters.read(address.url, address.kind, address.version, http=http)
+    before = counters.read(address, http=http)
 
     def one(row: EvalRow) -> Generation:
         return generate(http, address, list(row.prompt_ids), options)
@@ -84,7 +84,7 @@ def ask(
     if any(found is not None for found in counted):
         by_row = tuple(found or Acceptance.none(options.depth) for found in counted)
         return Served(rows=tuple(rows), by_row=by_row, pooled=pooled(by_row, options.depth))
-    after = counters.read(address.url, address.kind, address.version, http=http)
+    after = counters.read(address, http=http)
     total = Acceptance.none(options.depth)
     for rank, reading in after.acceptance.items():
         total += difference(reading, before.acceptance.get(rank, Acceptance.none(len(reading.accepted_at))))

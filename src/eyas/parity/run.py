@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eyas.client.address import ServerAddress
-from eyas.client.openai_api import GenerationOptions
+from eyas.client.server_api import GenerationOptions
 from eyas.decode.accept_length import pooled
 from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.parity.ask import Served, ask

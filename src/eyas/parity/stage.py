@@ -5,8 +5,8 @@ from pathlib import Path
 
 from eyas import shipped
 from eyas.client.address import ServerAddress, open_http
-from eyas.client.identify import identify
-from eyas.client.openai_api import GenerationOptions
+from eyas.client.server_api import GenerationOptions
+from eyas.contract.engines.server_at import server_at
 from eyas.contract.files.json_file import read_json_object
 from eyas.models.chat_prompt import load_tokenizer, prompt_ids
 from eyas.models.placement import place
@@ -90,8 +90,8 @@ def parity_on_probe(
 
 
 def _address(url: str, api_key: str | None, talk: Talk) -> ServerAddress:
-    found = identify(url, api_key)
-    talk.line(f"{found.url} is {found.kind} {found.version or 'of unknown version'}")
+    found = server_at(url, api_key)
+    talk.line(f"{found.url} is {found.api.name} {found.version or 'of unknown version'}")
     return found
 
 
@@ -118,8 +118,8 @@ def _server_dtype(config: ParityConfig, folder: Path, talk: Talk) -> str:
     if config.server_dtype != "auto":
         return config.server_dtype
     stated = read_json_object(folder / "config.json")
-    nested = stated.get("text_config") if isinstance(stated.get("text_config"), dict) else {}
-    named = next((s.get(k) for s in (stated, nested) for k in ("dtype", "torch_dtype") if s.get(k)), "bfloat16")
+    places = [part for part in (stated, stated.get("text_config")) if isinstance(part, dict)]
+    named = next((s.get(k) for s in places for k in ("dtype", "torch_dtype") if s.get(k)), "bfloat16")
     dtype = named if named in ("bfloat16", "float16", "float32") else "bfloat16"
     talk.note(f"near-ties are judged in {dtype}, the target's own dtype (--server-dtype changes that)")
     return dtype

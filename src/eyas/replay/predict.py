@@ -11,7 +11,6 @@ range over `FILLS`, never one number.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -22,12 +21,8 @@ from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.records.eval_record import Figures
-from eyas.records.eval_rows import EvalRow, require_rounds
-from eyas.records.probe_pack import ProbeLacksBoundary
-from eyas.replay.eval_config import ReplayConfig
-from eyas.replay.evaluate import load_for_pack, prepare
+from eyas.records.eval_rows import EvalRow
 from eyas.replay.figures import figures_of
-from eyas.replay.probe_pack import PackStates, read_probe
 from eyas.replay.replay import replay_states
 from eyas.replay.states import States
 from eyas.talk import Talk
@@ -243,63 +238,3 @@ def predict(
         lost=first.lost,
         not_emulated=first.not_emulated,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Predictions:
-    """A draft on a probe pack: as trained, and as each engine will run it.
-
-    Attributes:
-        trained: as it was trained; also what our own engine serves.
-        engines: label -> prediction, or why there is none.
-        num_rows, num_draft_tokens: texts replayed, K.
-    """
-
-    trained: Figures
-    engines: Mapping[str, Prediction | EyasError]
-    num_rows: int
-    num_draft_tokens: int
-
-    def as_document(self) -> dict[str, Any]:
-        """The predictions as a JSON object."""
-        return {
-            "num_draft_tokens": self.num_draft_tokens,
-            "num_rows": self.num_rows,
-            "trained": asdict(self.trained),
-            "engines": {
-                label: {"refused": found.code, "why": found.why}
-                if isinstance(found, EyasError)
-                else found.as_document()
-                for label, found in self.engines.items()
-            },
-        }
-
-
-def predict_on_probe(
-    draft_path: Path, probe_path: Path, ledgers: Mapping[str, Ledger], config: ReplayConfig, talk: Talk
-) -> Predictions:
-    """Predictions of all `ledgers` on a pack's texts: no target and no engine is needed.
-
-    Args:
-        draft_path: folder or file of the draft that the ledgers are about.
-        config: K, dtype, device; `max_rows` takes the first rows of the pack.
-
-    Raises:
-        ProbeUnreadable, ProbeLacksBoundary: the pack.
-        what reading the draft raises (docs/errors.md).
-    """
-    placement, pack = prepare(config), read_probe(probe_path)
-    draft = load_for_pack(draft_path, pack, probe_path, placement, talk)
-    states, rows = PackStates(pack, placement.device), pack.rows[: config.max_rows]
-    require_rounds(rows, "eyas check --probe")
-    given = {"embedding": pack.embedding(placement.dtype).to(placement.device)}
-    trained = replayed(states, draft, rows, config.num_draft_tokens, talk)
-    engines: dict[str, Prediction | EyasError] = {}
-    for label, ledger in ledgers.items():
-        try:
-            engines[label] = predict(
-                states, draft, rows, ledger, config.num_draft_tokens, talk, target=given, trained=trained
-            )
-        except (EmulationImpossible, ProbeLacksBoundary) as error:
-            engines[label] = error
-    return Predictions(trained=trained, engines=engines, num_rows=len(rows), num_draft_tokens=config.num_draft_tokens)

@@ -15,7 +15,7 @@ from eyas.errors import ExitCode
 from eyas.talk import say_loading
 
 if TYPE_CHECKING:
-    from eyas.replay.predict import Predictions
+    from eyas.parity.predictions import Predictions
 
 
 def check(
@@ -99,8 +99,8 @@ def check(
 
 def _predictions(draft: Path, probe: Path, report: CheckReport, k: int, talk: Terminal) -> "Predictions":
     say_loading(talk)
+    from eyas.parity.predictions import predict_on_probe
     from eyas.replay.eval_config import ReplayConfig
-    from eyas.replay.predict import predict_on_probe
 
     return predict_on_probe(draft, probe, report.ledgers, ReplayConfig(num_draft_tokens=k), talk)
 

@@ -1,0 +1,86 @@
+"""`check --probe`: the accept length as trained beside the one that each engine will serve."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from eyas.cli.app import main
+from eyas.contract.spec.target_spec import read_target
+from eyas.models.save_draft import save_draft
+from tiny_draft import tiny_draft
+from tiny_target import tiny_target
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A target, a draft, a probe pack, and the draft again under names that SGLang 0.5.9 drops."""
+    folder = tmp_path_factory.mktemp("probe")
+    tiny_target(vocab_size=6, seed=3).save_pretrained(folder / "target")
+    shape = {"vocab_size": 6, "draft_vocab_size": 5, "target_hidden_size": 32, "hidden_size": 32}
+    draft = tiny_draft(**shape, embedding="target", aux_boundaries=(1, 2, 3))
+    save_draft(draft, folder / "draft", target_spec=read_target(folder / "target"))
+    rows = [
+        {"prompt_ids": [a, b], "response_ids": [(a + b + i * i) % 6 for i in range(40)]}
+        for a in range(3)
+        for b in (1, 4)
+    ]
+    (folder / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    data = ["--data", str(folder / "rows.jsonl"), "--write-probe", str(folder / "pack")]
+    assert main(["eval", str(folder / "draft"), "--target", str(folder / "target"), *data, "--probe-neighbours"]) == 0
+    (folder / "renamed").mkdir()
+    for file in (folder / "draft").iterdir():
+        (folder / "renamed" / file.name).write_bytes(file.read_bytes())
+    (folder / "renamed" / "eyas.json").unlink()
+    tensors = load_file(folder / "draft" / "model.safetensors")
+    renamed = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in tensors.items()}
+    save_file(renamed, folder / "renamed" / "model.safetensors")
+    return folder
+
+
+def checked(capsys, folder: Path, draft: str, *more: str) -> tuple[int, dict, str]:
+    capsys.readouterr()
+    probe = ["--probe", str(folder / "pack"), "--json"]
+    code = main(["check", str(folder / draft), "--target", str(folder / "target"), *more, *probe])
+    told = capsys.readouterr()
+    return code, json.loads(told.out.splitlines()[-1]), told.err
+
+
+def test_an_engine_that_loads_everything_will_serve_what_was_trained(folder, capsys):
+    code, document, text = checked(capsys, folder, "draft", "--for", "sglang==0.5.23", "-k", "3")
+
+    probe = document["probe"]
+    served = probe["engines"]["sglang==0.5.23"]["served"]
+    assert served == {"exact": probe["trained"]}
+    assert probe["trained"]["rounds"] > 50
+    assert "as trained" in text
+    assert code in (0, 1)
+
+
+def test_an_engine_that_drops_the_layer_will_serve_a_range_below_it(folder, capsys):
+    code, document, text = checked(capsys, folder, "renamed", "--for", "sglang==0.5.9", "-k", "3")
+
+    probe = document["probe"]
+    found = probe["engines"]["sglang==0.5.9"]
+    assert code == 1
+    assert len(found["lost"]) >= 8
+    assert set(found["served"]) == {"zeros", "normal", "garbage"}
+    assert found["accept_length"]["low"] <= found["accept_length"]["high"]
+    assert any(f["accepted_at"] != probe["trained"]["accepted_at"] for f in found["served"].values())
+    assert "the range is over what memory holds" in text
+
+
+def test_where_an_engine_does_not_start_that_is_said_in_place_of_a_figure(folder, capsys):
+    config = json.loads((folder / "draft" / "config.json").read_text())
+    refused = folder / "refused"
+    refused.mkdir()
+    for file in (folder / "draft").iterdir():
+        (refused / file.name).write_bytes(file.read_bytes())
+    (refused / "config.json").write_text(json.dumps({**config, "architectures": ["NoSuchDraft"]}))
+
+    code, document, text = checked(capsys, folder, "refused", "--for", "vllm==0.33.0")
+
+    assert code == 1
+    assert document["probe"]["engines"]["vllm==0.33.0"]["refused"] == "emulation-impossible"
+    assert "vllm==0.33.0  none: " in text
