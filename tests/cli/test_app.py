@@ -149,6 +149,36 @@ def test_an_error_that_cannot_be_told_is_no_finding():
     assert (closed.returncode, closed.stdout) == (2, "")
 
 
+@pytest.mark.parametrize("columns", [0, 1, 2])
+def test_a_help_page_ends_in_a_terminal_of_any_width(columns: int):
+    done = shell(f"COLUMNS={columns} timeout 30 eyas eval --help")
+    assert done.returncode == 0, done.stderr
+    assert "--num-draft-tokens" in done.stdout
+
+
+def test_what_libraries_log_reaches_the_terminal_without_escapes():
+    script = (
+        "import logging, sys, warnings; from eyas.cli import app; app.main = lambda arguments: (\n"
+        "  logging.getLogger('transformers').warning('type %s', '\\x1b]52;c;aGk=\\x07'), warnings.warn('\\x1bc'))\n"
+        "app.run()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "type \\u001b]52;c;aGk=\\u0007" in done.stderr
+    assert "\\u001bc" in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_what_is_nested_too_deeply_is_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def deep(**options: object) -> None:
+        deep()
+
+    monkeypatch.setattr(app, "build_app", deep)
+    assert main(["eval", "x"]) == 2
+    assert capsys.readouterr().err.startswith("error[nested-too-deep]: ")
+
+
 def test_an_output_encoding_without_our_characters_is_no_error():
     done = shell("PYTHONIOENCODING=ascii eyas check --help")
     assert done.returncode == 0, done.stderr

@@ -60,11 +60,28 @@ def test_the_command_line_wins(tmp_path: Path, text: str, command: str, said: li
     assert expand(path, command, *said) == [command, *said]
 
 
+@pytest.mark.parametrize("arguments", [["--no-init-only"], ["--no-init-only", "--lr", "1e-3"]])
+def test_the_command_line_turns_off_a_switch_that_the_recipe_turns_on(tmp_path: Path, arguments: list[str]):
+    (tmp_path / "r.yaml").write_text("train: {init_only: true}")
+    assert expand(tmp_path / "r.yaml", "train", *arguments) == ["train", *arguments[1:]]
+
+
+def test_only_switches_are_turned_off_and_nothing_after_the_dashes_is_touched(tmp_path: Path):
+    (tmp_path / "r.yaml").write_text("serve: {engine: vllm}")
+    given = ["--no-target", "--", "--no-print"]
+    assert expand(tmp_path / "r.yaml", "serve", *given) == ["serve", "--engine", "vllm", *given]
+
+
+def test_an_endless_recipe_is_refused():
+    with pytest.raises(RecipeUnreadable, match="longer than"):
+        expand(Path("/dev/zero"), "train")
+
+
 def test_of_options_that_exclude_each_other_that_of_the_command_line_counts_and_it_is_told(tmp_path: Path, capsys):
     path = tmp_path / "r.yaml"
     path.write_text("train: {tokens: 900, lr: 1e-3}")
     assert expand(path, "train", "--steps", "3") == ["train", "--lr", "1e-3", "--steps", "3"]
-    assert f"--tokens of {path} gives way to --steps of the command line" in capsys.readouterr().err
+    assert f"--steps on the command line overrules --tokens in {path}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -88,8 +105,8 @@ def test_false_turns_a_switch_off_even_one_that_is_on_by_itself(tmp_path: Path, 
         ("train: {lr: true}", "lr is true, wanted a value, or null"),
         ("train: {data: []}", r"data is \[\], wanted a value, or null"),
         ("train: {init_only: 'yes'}", 'init-only is "yes", wanted true or false'),
-        ("train: {steps: 010}", "010 for a number of base 60 or 8"),
-        ("train: {steps: 1:30}", "1:30 for a number of base 60 or 8"),
+        ("train: {steps: 010}", "010 as a number of base 60 or 8"),
+        ("train: {steps: 1:30}", "1:30 as a number of base 60 or 8"),
         ("train: {config: other.yaml}", "its section `train` names another recipe"),
     ],
 )
@@ -101,7 +118,7 @@ def test_a_value_that_its_option_cannot_have_is_refused_and_never_dropped(tmp_pa
 
 def test_two_recipes_are_refused(tmp_path: Path):
     (tmp_path / "r.yaml").write_text("train: {lr: 1}")
-    with pytest.raises(RecipeUnreadable, match="stands there 2 times"):
+    with pytest.raises(RecipeUnreadable, match="is given 2 times; give it once"):
         expand(tmp_path / "r.yaml", "train", "--config=other.yaml")
 
 

@@ -21,7 +21,7 @@ JsonFlag = Annotated[
 
 
 class OutputIsInput(EyasError):
-    """A file to write is one that is read, or lies in a folder that is, or something else is written to it."""
+    """An output file is also an input, lies in an input folder, or is given twice."""
 
     code = "output-is-input"
 
@@ -34,15 +34,16 @@ class OutputLost(EyasError):
 
 
 def require_outputs(outputs: Sequence[Path | None], *, read: Sequence[Path] = ()) -> None:
-    """Raise, before the work, where a file cannot be written (`WriteFailed`) or would replace another one of these.
+    """Check before the work that every output can be written and replaces neither an input nor another output.
 
     Args:
-        read: files, also those that are not there, and folders, into which nothing may be written.
+        read: input files, which need not exist, and input folders.
 
     Raises:
-        OutputIsInput: one of `outputs` is among `read`, or in a folder of it, or there twice.
+        WriteFailed: an output cannot be written.
+        OutputIsInput: an output is among `read`, in a folder of it, or given twice.
     """
-    from eyas.records.atomic import require_ordinary  # 12 ms that most commands do not need
+    from eyas.records.atomic import require_ordinary  # imported late: it costs 12 ms, and most commands do not need it
 
     folders = [path for path in read if os.path.isdir(path)]
     linked = [file for folder in folders for file in folder.iterdir()]  # a model hub's folders hold links
@@ -55,29 +56,30 @@ def require_outputs(outputs: Sequence[Path | None], *, read: Sequence[Path] = ()
             raise OutputIsInput(
                 f"{path} would be overwritten",
                 str(path),
-                "it, or the folder it would lie in, is read by this command, or something else is written there",
+                "this command reads it or its folder, or writes something else to it",
                 "name another file",
             )
         taken.add(os.path.realpath(path))
 
 
 def files_of_checkpoint(path: Path) -> tuple[Path, ...]:
-    """What is read of a checkpoint: its folder, or a weight file and the config.json beside it."""
+    """What a checkpoint consists of: its folder, or a weight file and the config.json beside it."""
     return (path,) if os.path.isdir(path) else (path, path.with_name("config.json"))
 
 
 def _is_within(path: Path, folder: Path) -> bool:
-    # Not the real path of a link in the folder, but that of the folder it lies in.
+    # A link counts by the folder that it lies in, not by where it points.
     at = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
     return any(Path(place).is_relative_to(os.path.realpath(folder)) for place in (at, os.path.realpath(path)))
 
 
 def save_document(document: dict[str, Any], out: Path | None) -> None:
-    """Write `document` to the file of `--out`, if there is one, as `print_json` prints it but in lines."""
+    """Write `document`, indented, to the file that `--out` names; do nothing for None."""
     if out is not None:
         from eyas.records.atomic import write_text
 
-        write_text(out, json_module.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+        text = json_module.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(out, printable(text) + "\n")  # an undecodable name stands there as its escape
 
 
 def emit(document: dict[str, Any], text: str, *, json: bool, exit_code: int = 0) -> int:
@@ -85,7 +87,7 @@ def emit(document: dict[str, Any], text: str, *, json: bool, exit_code: int = 0)
 
     Args:
         document: JSON-able, with a `schema` field such as "eyas.check/1"; nan and infinity are printed as null.
-        text: the same for a person, without a trailing newline.
+        text: the same for people, without a trailing newline.
         exit_code: what the command returns to the shell.
 
     Returns:
@@ -105,7 +107,7 @@ def print_json(document: dict[str, Any]) -> None:
 
 
 def print_part(text: str, *, to_stderr: bool = False, style: str = "") -> None:
-    """Print part of a line, so that it is seen at once.
+    """Print part of a line and flush it.
 
     Args:
         style: numbers of the terminal codes (SGR) that the text is shown in, such as "4" for underlined; "" for none.
@@ -115,10 +117,10 @@ def print_part(text: str, *, to_stderr: bool = False, style: str = "") -> None:
 
 def _print(text: str, *, to_stderr: bool, end: str = "\n", style: str = "") -> None:
     shown = printable(text)
-    if style:  # around each line's part: a terminal may draw what is open at a newline to the edge
+    if style:  # for each line by itself: a terminal may paint an open style to its edge at a newline
         shown = re.sub(r"[^\n]+", lambda part: f"\x1b[{style}m{part[0]}\x1b[0m", shown)
     name, stream = ("stderr", sys.stderr) if to_stderr else ("stdout", sys.stdout)
-    if stream is None and not to_stderr:  # closed by the shell (`>&-`): `print` would lose the result without a word
+    if stream is None and not to_stderr:  # closed by the shell (`>&-`): `print` would lose the result silently
         raise _lost(name, "it is closed")
     try:
         print(shown, file=stream, end=end, flush=True)
@@ -129,7 +131,7 @@ def _print(text: str, *, to_stderr: bool, end: str = "\n", style: str = "") -> N
 
 
 def _lost(stream: str, why: str) -> OutputLost:
-    return OutputLost(f"cannot write to {stream}", stream, why, "send the output somewhere else")
+    return OutputLost(f"cannot write to {stream}", stream, why, "redirect the output to a file that can be written")
 
 
 def use_colour() -> bool:

@@ -1,12 +1,13 @@
-"""`--config recipe.yaml`: options of several commands in one file. What the command line says wins over the file.
+"""`--config recipe.yaml`: options of several commands in one file. The command line wins over the file.
 
 The file holds one section per command, each with that command's options by name (`-` or `_`):
 
     prepare: {target: smollm2-135m, data: [a.jsonl, b.jsonl], out: rows}
     train:   {target: smollm2-135m, data: rows, out: draft, tokens: 10000, lr: 1.0e-3}
 
-YAML, TOML or JSON. Nothing is guessed: an unknown section or option is an error with the nearest known name, and so is
-one that stands there twice.
+YAML, TOML or JSON. `--no-NAME` on the command line turns off a switch that the file turns on. Nothing is
+guessed: an unknown section or option is an error that names the nearest known one, and an option that is given twice is
+an error.
 """
 
 import difflib
@@ -23,12 +24,13 @@ from eyas.cli.terminal import Terminal
 from eyas.errors import EnvironmentMissing, EyasError
 
 FLAG = "--config"
-# Of several that say the same thing, that of the command line counts.
+_MOST_LETTERS = 1 << 20
+# Options that decide the same thing: one on the command line overrules all of them in the file.
 _RIVALS = ({"--steps", "--tokens", "--epochs"},)
 
 
 class RecipeUnreadable(EyasError):
-    """The recipe file is not there or not in its format."""
+    """The recipe file does not exist or cannot be parsed."""
 
     code = "recipe-unreadable"
 
@@ -43,9 +45,9 @@ def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
     """`arguments` with `--config F` replaced by what F says for the command; the same list without one.
 
     Raises:
-        RecipeUnreadable: no such file, not YAML, TOML or JSON, a value that its option cannot have, or another recipe
-            beside it.
-        RecipeKeyUnknown: a section that is no command, or an option that the command does not have.
+        RecipeUnreadable: the file does not exist or cannot be parsed, a value does not fit its option, or two recipes
+            are given.
+        RecipeKeyUnknown: a section that is not a command, or an option that the command does not have.
     """
     given = list(arguments)
     end = given.index("--") if "--" in given else len(given)
@@ -56,20 +58,24 @@ def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
     used = 1 if "=" in given[place] else 2
     path = Path(given[place].partition("=")[2] or (given[place + 1] if place + 1 < end else ""))
     if len(places) > 1:
-        raise _unreadable(path, f"{FLAG} stands there {len(places)} times: which of them wins would be a guess")
+        raise _unreadable(path, f"`{FLAG}` is given {len(places)} times; give it once")
     rest = given[:place] + given[place + used :]
+    end -= used
     recipe = read_recipe(path)
     _require_known(recipe, [name for name in app if not name.startswith("-")], f"{path}", "section")
     section = recipe.get(command)
     if not isinstance(section, Mapping):
-        Terminal().note(f"{path} has no section `{command}`: nothing taken from it")
+        Terminal().note(f"{path} has no section `{command}`: nothing is taken from it")
         return rest
     options = _options(app[command])
+    turned_off = {f"--no-{name[2:]}": name for name, option in options.items() if _is_switch(option)}
+    turned_off = {other: name for other, name in turned_off.items() if other in rest[:end] and other not in options}
+    rest = [argument for at, argument in enumerate(rest) if at >= end or argument not in turned_off]
     normal = _without_twins([(f"--{str(key).replace('_', '-')}", value) for key, value in section.items()], path)
     _require_known(normal, list(options), f"{path}: {command}", "option")
     if FLAG in normal:
         raise _unreadable(path, f"its section `{command}` names another recipe")
-    said = _said(rest, options, normal, path)
+    said = _said(rest, options, normal, path) | set(turned_off.values())
     try:
         added = [
             token
@@ -77,25 +83,25 @@ def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
             if name not in said
             for token in _tokens(name, value, options[name], path)
         ]
-    except (ValueError, RecursionError) as error:  # an alias of YAML inside its own anchor
+    except (ValueError, RecursionError) as error:  # a YAML alias inside its own anchor
         raise _unreadable(path, f"{type(error).__name__}: {error}") from error
-    if any("\0" in token for token in added):  # which no command line can hold
-        raise _unreadable(path, f"an option of `{command}` holds a NUL")
+    if any("\0" in token for token in added):
+        raise _unreadable(path, f"an option of `{command}` holds a NUL character")
     return [rest[0], *added, *rest[1:]]
 
 
 def _said(
     rest: Sequence[str], options: Mapping[str, cyclopts.Argument], recipe: Mapping[str, Any], path: Path
 ) -> set[str]:
-    """Options that the command line decides: those that stand there by any name, and those that they exclude."""
-    # A value may follow as `--lr=1e-3`, and cyclopts takes `_` for `-`.
+    """Options that the command line decides: those given there, by any of their names, and those that they overrule."""
+    # `--lr=1e-3` is one argument, and cyclopts reads `_` as `-`.
     given = {argument.partition("=")[0].replace("_", "-") for argument in rest if argument.startswith("-")}
     said = {name for name, argument in options.items() if given & set(argument.names)}
     for rivals in _RIVALS:
         lost = [name for name in recipe if name in rivals - said] if rivals & said else []
         if lost:
             winners = " and ".join(sorted(rivals & said))
-            Terminal().note(f"{' and '.join(lost)} of {path} gives way to {winners} of the command line")
+            Terminal().note(f"{winners} on the command line overrules {' and '.join(lost)} in {path}")
         said |= set(lost)
     return said
 
@@ -104,10 +110,13 @@ def read_recipe(path: Path) -> Mapping[str, Any]:
     """The sections of a recipe file.
 
     Raises:
-        RecipeUnreadable: not there, not in its format, or not a mapping of sections.
+        RecipeUnreadable: it does not exist, cannot be parsed, or is not a mapping of sections.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_LETTERS + 1)
+        if len(text) > _MOST_LETTERS:
+            raise ValueError(f"it is longer than {_MOST_LETTERS} characters")
         if path.suffix == ".toml":
             document: Any = tomllib.loads(text)
         elif path.suffix == ".json":
@@ -117,16 +126,16 @@ def read_recipe(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, f"{type(error).__name__}: {error}") from error
     if not isinstance(document, dict) or not all(isinstance(section, dict) for section in document.values()):
-        raise _unreadable(path, "it holds no sections by command")
+        raise _unreadable(path, "it is not a mapping from commands to their options")
     return {str(name): section for name, section in document.items()}
 
 
 def _without_twins(pairs: Sequence[tuple[Any, Any]], path: Path) -> dict[Any, Any]:
-    """The mapping; raises `RecipeUnreadable` where a key stands there twice: the first would be lost in silence."""
+    """The mapping; raises `RecipeUnreadable` for a key that is given twice: the first would be lost silently."""
     found: dict[Any, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise _unreadable(path, f"{str(key).removeprefix('--')} stands there twice")
+            raise _unreadable(path, f"{str(key).removeprefix('--')} is given twice")
         found[key] = value
     return found
 
@@ -149,7 +158,7 @@ def _yaml(path: Path, text: str) -> Any:
         def construct_yaml_int(self, node: Any) -> int:
             if ":" in node.value or re.fullmatch("[-+]?0[0-7_]+", node.value):
                 raise ValueError(
-                    f"YAML takes {node.value} for a number of base 60 or 8: write it plainly, or in quotes"
+                    f"YAML reads {node.value} as a number of base 60 or 8: write it in base 10, or in quotes"
                 )
             made: int = super().construct_yaml_int(node)
             return made
@@ -167,6 +176,10 @@ def _options(command: cyclopts.App) -> dict[str, cyclopts.Argument]:
     return {name: argument for argument in arguments for name in argument.names if name[:2] == "--"}
 
 
+def _is_switch(option: cyclopts.Argument) -> bool:
+    return option.hint in (bool, bool | None)
+
+
 def _require_known(keys: Mapping[str, Any], known: Sequence[str], where: str, kind: str) -> None:
     unknown = [key for key in keys if key not in known]
     if not unknown:
@@ -175,22 +188,22 @@ def _require_known(keys: Mapping[str, Any], known: Sequence[str], where: str, ki
     raise RecipeKeyUnknown(
         f"unknown {kind} {', '.join(key.removeprefix('--') for key in unknown)}",
         where,
-        "a misspelt name would be a default in silence",
+        "a misspelt name would silently leave its default",
         f"did you mean {nearest[0].removeprefix('--')}?" if nearest else f"known: {', '.join(sorted(known))}",
     )
 
 
 def _tokens(name: str, value: Any, option: cyclopts.Argument, path: Path) -> list[str]:
-    """An option as it stands on a command line; null is what is there without it."""
+    """An option as command-line arguments; null means its default."""
     if value is None:
         return []
-    is_switch = option.hint in (bool, bool | None)
+    is_switch = _is_switch(option)
     if is_switch and value is False:
         return [other for other in option.names if other == f"--no-{name[2:]}"]
     if is_switch and value is True:
         return [name]
     if is_switch or isinstance(value, bool) or value == []:
-        # `off`, `no` and their like are false in YAML: dropped, they would be a default in silence.
+        # `off` and `no` are false in YAML: dropped, they would silently leave a default.
         wanted = "true or false" if is_switch else "a value, or null for its default"
         raise _unreadable(path, f"{name[2:]} is {json.dumps(value, default=str)}, wanted {wanted}")
     if isinstance(value, list):

@@ -1,10 +1,8 @@
-"""Names that other programs give to our options: nearer in meaning than in spelling."""
-
-from collections.abc import Iterator
+"""Names that other programs give to the options of eyas: near in meaning, not in spelling."""
 
 import cyclopts
 
-# What other trainers, engines and benchmarks call it -> ours, the first of them that the command has.
+# Name in other trainers, engines and benchmarks -> names in eyas; the first one that the command has is meant.
 _OURS = {
     "--learning-rate": ("--lr",),
     "--batch-size": ("--batch-tokens", "--batch"),
@@ -40,14 +38,8 @@ _OURS = {
 }
 
 
-def meant(error: cyclopts.UnknownOptionError) -> str | None:
-    """The command's own name of the option that it does not know; None where nothing is known by that name."""
-    given = (error.token.keyword or error.token.value).split("=", 1)[0]
-    known = set(_names(error))
-    return next((ours for ours in _OURS.get(given.lower().replace("_", "-"), ()) if ours in known), None)
-
-
-def _names(error: cyclopts.UnknownOptionError) -> Iterator[str]:
-    for argument in error.argument_collection:
-        if argument.parse:
-            yield from argument.names
+def our_name(error: cyclopts.UnknownOptionError) -> str | None:
+    """The command's own name of the unknown option; None if the command has no such option."""
+    given = (error.token.keyword or error.token.value).split("=", 1)[0].lower().replace("_", "-")
+    known = {name for argument in error.argument_collection if argument.parse for name in argument.names}
+    return next((ours for ours in _OURS.get(given, ()) if ours in known), None)

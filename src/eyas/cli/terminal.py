@@ -1,4 +1,4 @@
-"""The real `Talk`: notes and progress bars on stderr, plain lines when it is no terminal, colours only where wanted."""
+"""The real `Talk`: notes and progress on stderr; a bar on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ _PLAIN_EVERY_S = 10.0  # a log file gets a line this often, not a bar
 
 
 class Terminal:
-    """Talks to a person on stderr; each note is printed once."""
+    """A `Talk` on stderr; each note is printed once."""
 
     def __init__(self) -> None:
         self._noted: set[str] = set()
@@ -45,24 +45,24 @@ def _rich_bar(label: str, total: float | None, unit: str) -> Iterator[Progress]:
     from rich.progress import Progress as RichProgress
 
     with RichProgress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn(unit),
         TimeElapsedColumn(),
         TextColumn("eta"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[status]}"),
+        TextColumn("{task.fields[status]}", markup=False),
         console=Console(stderr=True),
     ) as bars:
-        task = bars.add_task(label, total=total, status="")
+        task = bars.add_task(printable(label), total=total, status="")
 
         class Bar:
             def advance(self, amount: float = 1.0) -> None:
                 bars.advance(task, amount)
 
             def say(self, status: str) -> None:
-                bars.update(task, status=status)
+                bars.update(task, status=printable(status))
 
         yield Bar()
 
@@ -71,9 +71,8 @@ class _PlainProgress:
     def __init__(self, label: str, total: float | None, unit: str) -> None:
         self._label, self._total, self._unit = label, total, unit
         self._done, self._status, self._start, self._last = 0.0, "", time.monotonic(), time.monotonic()
-        self._first: tuple[float, float] | None = (
-            None  # time and amount: a resumed run begins with what was done before
-        )
+        # Time and amount of the first step: a resumed run begins with what an earlier one did.
+        self._first: tuple[float, float] | None = None
 
     def advance(self, amount: float = 1.0) -> None:
         self._done += amount
@@ -101,4 +100,4 @@ class _PlainProgress:
             since, before = self._first
             left = (time.monotonic() - since) * (self._total - self._done) / (self._done - before)
             text += f", eta {left:.0f} s"
-        print(f"{text}  {self._status}".rstrip(), file=sys.stderr, flush=True)
+        print(printable(f"{text}  {self._status}".rstrip()), file=sys.stderr, flush=True)
