@@ -29,8 +29,8 @@ def test_a_blank_prompt_is_refused(prompt):
 
 
 def test_bytes_that_are_no_text_are_refused_wherever_they_are():
-    with pytest.raises(ChatPromptInvalid, match="--prompt holds bytes"):
+    with pytest.raises(ChatPromptInvalid, match="--prompt is not valid UTF-8"):
         require_prompt_text("a\udcff", "--prompt")
     for config in ({"system": "\udcff"}, {"stop": ("a", "\udcff")}):
-        with pytest.raises(ChatPromptInvalid, match="no UTF-8"):
+        with pytest.raises(ChatPromptInvalid, match="not valid UTF-8"):
             ChatConfig(**config)

@@ -60,7 +60,7 @@ def test_sampled_texts_have_one_depth_in_captured_rounds_and_that_is_said(made):
     _, about = opened(made, talk, rounds="uncaptured", temperature=1.0, seed=1)
 
     assert about["num_draft_tokens"] == 3
-    assert talk.notes.count("-k auto is 3 here: captured rounds of sampled texts have one depth") == 1
+    assert talk.notes.count("-k auto is 3 here: captured rounds have a fixed depth when sampling") == 1
     assert opened(made, Silent(), rounds="reference", temperature=1.0, seed=1)[1]["num_draft_tokens"] == "auto"
     assert opened(made, Silent(), rounds="uncaptured")[1]["num_draft_tokens"] == "auto"
 

@@ -138,7 +138,7 @@ def test_an_answer_is_cut_to_the_context_and_that_is_said():
     answer = talking.answer("ab")
 
     assert (len(answer.generation.ids), answer.finish) == (6, "length")
-    assert talk.notes == ["the answer has at most 6 tokens: the target's context is 10"]
+    assert talk.notes == ["the answer is limited to 6 tokens: the target's context is 10"]
 
 
 def test_a_prompt_that_fills_the_context_is_refused_and_not_said():

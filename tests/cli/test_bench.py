@@ -111,7 +111,7 @@ def test_a_share_of_the_ceiling_is_never_more_than_all_of_it(speedup: float, wor
 
 def test_the_help_of_data_and_its_reader_agree(tmp_path: Path, capsys):
     assert main(["bench", "--help"]) == 0
-    assert "prompt_ids beside response_ids" in " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "prompt_ids with response_ids" in " ".join(capsys.readouterr().out.replace("│", " ").split())
     path = tmp_path / "d.jsonl"
     path.write_text('{"prompt_ids": [1], "response_ids": [2]}')
     assert len(read_eval_rows([path])) == 1

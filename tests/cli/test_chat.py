@@ -17,8 +17,7 @@ import pytest
 from byte_tokenizer import byte_tokenizer, save_target_with
 from eyas.chat.session import ChatSession, ChatSettings
 from eyas.cli.app import main
-from eyas.cli.chat_loop import talk_on
-from eyas.cli.chat_screen import ChatScreen
+from eyas.cli.chat_loop import ChatScreen, talk_on
 from eyas.cli.commands import chat as chat_command
 from eyas.contract.spec.target_spec import read_target
 from eyas.engine.engine import Engine
@@ -131,7 +130,7 @@ def test_standard_input_to_its_end_is_one_prompt(capsys, made, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"), [(b"", "the prompt is empty"), (b"\n \n", "the prompt is empty"), (b"a\xff", "no UTF-8")]
+    ("given", "said"), [(b"", "the prompt is empty"), (b"\n \n", "the prompt is empty"), (b"a\xff", "not valid UTF-8")]
 )
 def test_standard_input_without_a_prompt_is_refused(capsys, made, monkeypatch, given, said):
     type_in(monkeypatch, given)
@@ -152,7 +151,7 @@ def test_standard_input_without_an_end_is_refused(capsys, made, monkeypatch):
     ("more", "code", "said"),
     [
         (("--prompt", ""), 2, "error[chat-prompt-invalid]: the prompt is empty"),
-        (("--prompt", "a", "-k", "3"), 2, "error[draft-missing]: 3 draft tokens per round, but no draft"),
+        (("--prompt", "a", "-k", "3"), 2, "error[draft-missing]: 3 drafts per verify pass, but no draft"),
         (("--prompt", "a", "--temperature", "-1"), 2, "error[sampling-invalid]"),
         (("--prompt", "a", "-k", "some"), 2, "error[chat-config-invalid]: -k is 'some'"),
         (("--prompt", "a", "--temprature", "1"), 2, "error[usage]"),
@@ -177,7 +176,7 @@ def test_a_target_without_a_template_is_refused_with_a_way_out(capsys, tmp_path)
     code, _, err = run(capsys, tmp_path, "--prompt", "a")
     assert code == 2
     assert "error[template-missing]" in err
-    assert "= note: with --raw the target continues a prompt as it is" in err
+    assert "= note: with --raw, the target continues each prompt as it is" in err
 
     found = document(capsys, tmp_path, "--prompt", "abc", "--raw")
     assert found["answers"][0]["num_prompt_tokens"] == 3
@@ -289,25 +288,29 @@ def test_commands_are_obeyed_and_the_rest_is_said(capsys):
     talk = talk_with("/plain", "ab", "/Plain", "/RESET ", "  ", "/etc/passwd a", "/what", "/help", "/EXIT", "x")
     shown = "\n".join(talk.lines)
 
-    assert [line for line in talk.lines if line in ("speculation is off", "speculation is on", "forgotten")] == [
+    assert [
+        line
+        for line in talk.lines
+        if line in ("speculation is off", "speculation is on", "the conversation is forgotten")
+    ] == [
         "speculation is off",
         "speculation is on",
-        "forgotten",
+        "the conversation is forgotten",
     ]
     answers = [line for line in talk.lines if line.startswith("[")]
     assert len(answers) == 2
     assert "plain decoding" in answers[0]
     assert "accept length 4.00" in answers[1] or "accept length 3." in answers[1]
-    assert "/what is no command" in shown
+    assert "/what is not a command" in shown
     assert shown.count("/reset  forget") == 2
 
 
 @pytest.mark.parametrize(
     ("line", "said", "num_answers"),
     [
-        ("/reset now", "/reset stands alone on its line: nothing done, nothing sent", 0),
-        ("/re-set", "/re-set is no command; there are", 0),
-        ("/tmp is full", "no command /tmp: taken as a prompt", 1),
+        ("/reset now", "/reset must stand alone on its line; ignored", 0),
+        ("/re-set", "/re-set is not a command; try", 0),
+        ("/tmp is full", "/tmp is not a command: taken as a prompt", 1),
     ],
 )
 def test_a_line_that_only_looks_like_a_command_is_told(capsys, line, said, num_answers):

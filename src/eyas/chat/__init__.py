@@ -1,1 +1,1 @@
-"""Talking to a target through our own engine, with or without a draft."""
+"""Talking to a target through eyas' own engine, with or without a draft: `open_chat` gives a `ChatSession`."""

@@ -11,70 +11,70 @@ _MAX_DEPTH = 32
 
 
 class ChatConfigInvalid(EyasError):
-    """Options of `eyas chat` that cannot be meant."""
+    """Options of `eyas chat` that are out of range or contradict each other."""
 
     code = "chat-config-invalid"
 
 
 class ChatPromptInvalid(EyasError):
-    """A prompt that holds nothing, or bytes that are no text."""
+    """A prompt that is empty or is not valid UTF-8."""
 
     code = "chat-prompt-invalid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatConfig:
-    """How to talk."""
+    """How to answer."""
 
     system: str | None = None
-    """A system message before the first prompt; default: what the target's template puts there by itself."""
+    """System message before the first prompt; default: what the target's template inserts by itself."""
 
     raw: Annotated[bool, Parameter(negative="")] = False
-    """The target continues each prompt as it is, without a chat template: for base models. Prompts know nothing of each
-    other."""
+    """Continue each prompt as it is, without a chat template, for base models. Each prompt stands alone."""
 
     num_draft_tokens: Annotated[str, Parameter(name=["--num-draft-tokens", "-k"])] = "auto"
-    """Drafts per verify pass, the bonus token excluded: 1 - 32; auto: the depth that is expected to pay is chosen for
-    each round, 0 included; 0: plain decoding, the draft is not loaded."""
+    """Drafts per verify pass (K), bonus token excluded: 1 - 32. auto: each round takes the depth expected to be
+    fastest, 0 included. 0: plain decoding, the draft is not loaded."""
 
     temperature: float = 0.0
-    """0: greedy, the text is that of plain decoding; 1e-6 and more: sampled, distributed as plain sampling is."""
+    """0: greedy, the same text as plain decoding. From 1e-6: sampled, with the same distribution as plain sampling."""
 
     top_p: float = 1.0
-    """Only the likeliest tokens that reach this probability together, (0, 1]."""
+    """Keep only the likeliest tokens whose probabilities reach this sum, (0, 1]."""
 
     top_k: int = 0
-    """Only the k likeliest tokens; 0: all."""
+    """Keep only the k likeliest tokens; 0: all."""
 
     min_p: float = 0.0
-    """Only tokens at least this share of the likeliest one's probability, [0, 1]."""
+    """Keep only tokens of at least this share of the likeliest token's probability, [0, 1]."""
 
     seed: int | None = None
-    """Of the first sampled answer; the next ones take the numbers after it. Default: drawn, and printed."""
+    """Seed of the first sampled answer; each later answer takes the next number. Default: random, and printed."""
 
     max_new_tokens: int = 512
     """Longest answer in tokens, at least 1."""
 
     stop: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """An answer ends before this text; may be given several times."""
+    """End the answer before this text; may be given several times."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """In which target and draft compute; auto: bfloat16 on a GPU, float32 elsewhere."""
+    """Precision of target and draft; auto: bfloat16 on a GPU, float32 elsewhere."""
 
     rounds: Literal["auto", "reference"] = "auto"
-    """auto: on a GPU, whole rounds are captured into CUDA graphs where target and draft allow it. reference: never."""
+    """auto: capture whole rounds into CUDA graphs on a GPU if target and draft allow it. reference: never."""
 
     quantize: Literal["none", "int8", "int4"] = "none"
-    """Weights of the target's layers, through torchao; texts are then the quantised target's. int4: GPU, bfloat16."""
+    """Quantise the weights of the target's layers with torchao; texts are then the quantised target's. int4 needs a GPU
+    and bfloat16."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
+    """cpu, cuda, cuda:N, or auto: the first GPU, else the CPU."""
 
     threads: int | None = None
-    """CPU threads; default: what torch chooses."""
+    """CPU threads; default: torch's choice."""
 
     show_drafts: bool = True
-    """In a terminal, underline the tokens that the draft guessed."""
+    """On a terminal, underline the tokens that the draft guessed."""
 
     def __post_init__(self) -> None:
         wrong = [
@@ -82,9 +82,9 @@ class ChatConfig:
             for name, value, wanted, is_right in (
                 ("-k", self.num_draft_tokens, f"auto, or a number 0 - {_MAX_DEPTH}", self._is_depth),
                 ("--max-new-tokens", self.max_new_tokens, "at least 1", self.max_new_tokens >= 1),
-                ("--stop", "", "some text", all(self.stop)),
+                ("--stop", "", "a non-empty text", all(self.stop)),
                 ("--threads", self.threads, "1 - 1024", self.threads is None or 1 <= self.threads <= 1024),
-                ("--system", self.system, "none beside --raw: there is no template", not (self.raw and self.system)),
+                ("--system", self.system, "no value with --raw: there is no template", not (self.raw and self.system)),
             )
             if not is_right
         ]
@@ -105,20 +105,20 @@ class ChatConfig:
 
 
 def require_prompt_text(prompt: str, where: str) -> None:
-    """Raise `ChatPromptInvalid`, which says where, for a blank prompt or bytes that are no text."""
+    """Raise `ChatPromptInvalid` for a blank prompt or one that is not valid UTF-8; `where` goes into the message."""
     if not prompt.strip():
         raise ChatPromptInvalid(
-            "the prompt is empty", where, "there is nothing to answer", "give some text, such as --prompt 'Hello'"
+            "the prompt is empty", where, "there is nothing to answer", "give a text, such as --prompt 'Hello'"
         )
     require_text(prompt, where)
 
 
 def require_text(given: str, where: str) -> None:
-    """Raise `ChatPromptInvalid` for half of a surrogate pair, which an odd byte on the command line becomes."""
+    """Raise `ChatPromptInvalid` for a lone surrogate, which Python makes of an undecodable byte on a command line."""
     if any("\ud800" <= letter <= "\udfff" for letter in given):
         raise ChatPromptInvalid(
-            f"{where} holds bytes that are no UTF-8",
+            f"{where} is not valid UTF-8",
             where,
-            "a tokenizer reads text, and these bytes are none",
+            "a tokenizer reads text, and some bytes are not text",
             "give it in UTF-8",
         )

@@ -1,4 +1,4 @@
-"""The stage behind `eyas chat`: from folders and options to a session."""
+"""The stage of `eyas chat`: opens target, draft and tokenizer, and gives a session."""
 
 import secrets
 from dataclasses import dataclass
@@ -34,14 +34,14 @@ class OpenedChat:
 def open_chat(
     target_folder: Path, draft_path: Path | None, config: ChatConfig, *, cache: Path, talk: Talk
 ) -> OpenedChat:
-    """Load a target and, if it is wanted, a draft, and begin a conversation.
+    """Load a target and, if asked for, a draft, and begin a conversation.
 
     Args:
         target_folder: Hugging Face folder.
         draft_path: folder or file; None for plain decoding.
         config: options.
         cache: eyas' cache folder, for compiled kernels.
-        talk: notes of what is left out, drawn or guessed.
+        talk: notes of what is left out, drawn at random or guessed.
 
     Raises:
         DraftMissing: drafts were asked for, and there is no draft.
@@ -54,7 +54,7 @@ def open_chat(
     placement = place(config.dtype, config.device)
     reader = open_prompt_reader(target_folder, is_raw=config.raw)
     if not reader.end_ids:
-        talk.note("the target's files name no token that ends an answer: only --max-new-tokens and --stop do")
+        talk.note("the target's files name no end token: only --max-new-tokens and --stop end an answer")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     opened = open_engine(
@@ -69,7 +69,7 @@ def open_chat(
     )
     if depth is None and not sampling.is_greedy and opened.engine.fast is not None:
         depth = _SAMPLED_DEPTH
-        talk.note(f"-k auto is {depth} here: captured rounds of sampled texts have one depth")
+        talk.note(f"-k auto is {depth} here: captured rounds have a fixed depth when sampling")
     settings = ChatSettings(
         depth=depth,
         sampling=sampling,
@@ -99,14 +99,14 @@ def open_chat(
 
 
 def _depth(draft_path: Path | None, config: ChatConfig, talk: Talk) -> int | None:
-    """K, None where it adapts; 0 without a draft."""
+    """K; None if it adapts; 0 without a draft."""
     if draft_path is not None:
         if config.depth == 0:
             talk.note("-k 0: the draft is not loaded")
         return config.depth
     if config.depth:
         raise DraftMissing(
-            f"{config.depth} draft tokens per round, but no draft",
+            f"{config.depth} drafts per verify pass, but no draft",
             f"-k {config.depth}",
             "speculation needs a draft",
             "give one with --draft, or leave out -k",
@@ -115,14 +115,14 @@ def _depth(draft_path: Path | None, config: ChatConfig, talk: Talk) -> int | Non
 
 
 def _sampling(config: ChatConfig, talk: Talk) -> Sampling:
-    """As asked for; a seed is drawn, and said, where one is needed and none was given."""
+    """The sampling asked for; a seed is drawn and printed if one is needed and not given."""
     wanted = {"top_p": config.top_p, "top_k": config.top_k, "min_p": config.min_p}
     seed = config.seed
     if config.temperature == 0:
         idle = [f"--{name.replace('_', '-')}" for name, value in wanted.items() if value != getattr(Sampling(), name)]
         idle += ["--seed"] if seed is not None else []
         if idle:
-            talk.note(f"{', '.join(idle)}: no effect at temperature 0, where the likeliest token is taken")
+            talk.note(f"{', '.join(idle)}: no effect at temperature 0, which takes the likeliest token")
     elif seed is None:
         seed = secrets.randbelow(2**31)
         talk.note(f"sampling with --seed {seed}")

@@ -1,4 +1,4 @@
-"""From what a person says to the ids that the target reads, and back: chat template, or the text as it is."""
+"""From messages to the ids that the target reads, and back: by its chat template, or the text as it is."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ Message = Mapping[str, str]
 
 
 class PromptTooLong(EyasError):
-    """The conversation fills the target's context: there is no room for an answer."""
+    """The conversation fills the target's context and leaves no room for an answer."""
 
     code = "prompt-too-long"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptReader:
-    """A target as a partner in conversation.
+    """Tokenizer and template of a target.
 
     Attributes:
         tokenizer: of the target.
-        template: None where prompts are taken as they are.
-        end_ids: that end an answer: what the folder says, and the tokenizer's end of text.
-        context: positions that the target was made for; None where it does not say.
-        vocab_size: ids that the target has; None where it does not say.
+        template: None if prompts are taken as they are.
+        end_ids: ids that end an answer, by the folder's files and the tokenizer's end of text.
+        context: positions that the target was trained for; None if its config does not say.
+        vocab_size: ids that the target has; None if its config does not say.
     """
 
     tokenizer: Tokenizer
@@ -46,7 +46,7 @@ class PromptReader:
 
         Raises:
             TemplateFailed: the template refuses such a conversation (a system message, for instance).
-            PromptTooLong: not one token of an answer fits behind it.
+            PromptTooLong: it leaves no room for a single token.
             PromptOutsideVocabulary: the tokenizer knows tokens that the target does not have.
         """
         if self.template is None:
@@ -58,7 +58,7 @@ class PromptReader:
                 f"the prompt has {len(ids)} tokens",
                 "eyas chat",
                 f"the target's context is {self.context} tokens, and the answer needs some of them",
-                "say less, or begin anew (/reset)",
+                "shorten the prompt, or start over with /reset",
             )
         if self.vocab_size is not None:
             require_known_ids(ids, self.vocab_size, "eyas chat")
@@ -77,16 +77,16 @@ class PromptReader:
                 "the chat template cannot render this conversation",
                 f"eyas chat: {', '.join(message['role'] for message in messages)}",
                 error.why,
-                "leave out --system if it is that, or give --raw: prompts as they are, without a template",
+                "leave out --system if the template refuses it, or give --raw to send prompts without a template",
             ) from error
 
 
 def open_prompt_reader(folder: Path, *, is_raw: bool) -> PromptReader:
-    """The tokenizer of a target's folder, and its chat template unless prompts are taken as they are.
+    """The tokenizer of a target's folder, with its chat template unless `is_raw`.
 
     Raises:
         TokenizerUnloadable: the folder has no tokenizer, or a broken one.
-        TemplateMissing: the folder has no chat template; a note says what else can be done.
+        TemplateMissing: the folder has no chat template; a note names `--raw`.
     """
     tokenizer: Any
     template = None
@@ -96,7 +96,7 @@ def open_prompt_reader(folder: Path, *, is_raw: bool) -> PromptReader:
         try:
             text = load_target_text(folder, {})
         except TemplateMissing as error:
-            error.add_note("with --raw the target continues a prompt as it is, without a template")
+            error.add_note("with --raw, the target continues each prompt as it is, without a template")
             raise
         tokenizer, template = text.tokenizer, text.template
     own_end, spec = getattr(tokenizer, "eos_token_id", None), read_target(folder)

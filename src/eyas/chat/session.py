@@ -1,4 +1,4 @@
-"""A conversation with a target: what was said so far, and the next answer."""
+"""A conversation with a target: the messages so far, and the next answer."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from eyas.engine.generation import BONUS, PREFILL, Generation
 from eyas.talk import Talk
 
 _MOST = 5  # drafts of a round where depth adapts
-_TYPICAL = 256  # positions behind which rounds are timed
+_TYPICAL = 256  # positions in the cache while rounds are timed
 
 Finish = Literal["stop", "length", "interrupted"]
 
@@ -43,11 +43,11 @@ class ChatAnswer:
     """One answer.
 
     Attributes:
-        prompt: what was said.
+        prompt: the user's message.
         text: as shown.
-        generation: ids, origins, rounds and times; nothing in it lies beyond the text but what ended it.
-        num_prompt_tokens: that the target read.
-        finish: `stop` = an end token or a stop text, `length` = the longest answer or the context, `interrupted`.
+        generation: ids, origins, rounds and times; it holds nothing beyond the text except what ended it.
+        num_prompt_tokens: tokens that the target read before the answer.
+        finish: `stop` = an end token or a stop text; `length` = `max_new_tokens` or the context; `interrupted`.
         seed: None where greedy.
     """
 
@@ -60,18 +60,18 @@ class ChatAnswer:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of decoding: without the prompt and the first token; None where there is nothing to measure."""
+        """Decoding speed, without the prompt and the first token; None if there is nothing to measure."""
         num, seconds = len(self.generation.ids) - 1, self.generation.decode_s
         return num / seconds if num > 0 and seconds > 0 else None
 
     @property
     def accept_length(self) -> float | None:
-        """Tokens per verify pass, bonus included; None where nothing was drafted."""
+        """Tokens per verify pass, bonus included; None if nothing was drafted."""
         acceptance = self.generation.acceptance
         return acceptance.accept_length if sum(acceptance.proposed_at) else None
 
     def as_document(self) -> dict[str, Any]:
-        """The part of `eyas.chat/1` that stands for one answer."""
+        """One entry of `answers` in `eyas.chat/1`."""
         text = self.generation
         return {
             "prompt": self.prompt,
@@ -93,13 +93,13 @@ class ChatAnswer:
 
 
 class ChatSession:
-    """Answers one prompt after the other; each answer is made from all that was said.
+    """Answers one prompt after the other; each answer sees the whole conversation.
 
     Args:
-        engine: with a draft where `settings.depth` is not 0.
+        engine: with a draft unless `settings.depth` is 0.
         reader: the target's tokenizer and template.
         settings: of all answers.
-        talk: hears of what is clamped.
+        talk: notes of what is clamped.
     """
 
     def __init__(self, engine: Engine, reader: PromptReader, settings: ChatSettings, talk: Talk) -> None:
@@ -108,16 +108,16 @@ class ChatSession:
         self._num_answers = 0
         self._messages: list[Message] = []
         self.is_plain = False
-        """Speculation is off for now."""
+        """Whether speculation is switched off for now."""
         self.reset()
 
     @property
     def has_draft(self) -> bool:
-        """Speculation can be had."""
+        """Whether speculation can be switched on."""
         return self._settings.depth != 0
 
     def reset(self) -> None:
-        """Forget what was said."""
+        """Forget the conversation, except the system message."""
         system = self._settings.system
         self._messages = [] if system is None else [{"role": "system", "content": system}]
 
@@ -127,15 +127,15 @@ class ChatSession:
         show: Callable[[Piece], None] = lambda piece: None,
         is_enough: Callable[[], bool] = lambda: False,
     ) -> ChatAnswer:
-        """Say something and have it answered. An answer that was interrupted counts as said, as far as it went.
+        """Answer a prompt. An interrupted answer stays in the conversation, as far as it went.
 
         Args:
             prompt: any text.
             show: takes the answer's text as it comes.
-            is_enough: asked after every round; True ends the answer.
+            is_enough: called after every round; True ends the answer.
 
         Raises:
-            What `PromptReader.ids` raises; nothing counts as said then.
+            What `PromptReader.ids` raises; the conversation is then unchanged.
         """
         messages = [*self._messages, {"role": "user", "content": prompt}]
         prompt_ids = self._reader.ids(messages)
@@ -173,12 +173,12 @@ class ChatSession:
         most, context = self._settings.max_new_tokens, self._reader.context
         if context is not None and num_prompt_tokens + most > context:
             most = context - num_prompt_tokens
-            self._talk.note(f"the answer has at most {most} tokens: the target's context is {context}")
+            self._talk.note(f"the answer is limited to {most} tokens: the target's context is {context}")
         return Limits(max_new_tokens=most, stop_ids=self._reader.end_ids)
 
 
 class _Listener:
-    """Turns rounds into text as they come; ends the answer at a stop text, or when it is enough."""
+    """Turns rounds into text as they come; ends the answer at a stop text or when `is_enough` says so."""
 
     def __init__(
         self,
@@ -193,16 +193,16 @@ class _Listener:
         self._num_heard = 0
 
     def hears(self, ids: Sequence[int]) -> bool:
-        """A round's ids: drafts, then the target's own; the first call brings the prompt's."""
+        """Take a round's ids: accepted drafts, then the target's own token; the first call brings the prompt's."""
         for at, token in enumerate(ids):
             self._num_heard += 1
             if token in self.limits.stop_ids or self._num_heard == self.limits.max_new_tokens:
-                break  # an end is not shown; where the length cuts a round, only the generation knows the origin
+                break  # an end token is not shown; if the length cuts a round, only the generation knows the origin
             self.answer.push(token, is_draft=at < len(ids) - 1)
         return self.answer.has_stopped or self._is_enough()
 
     def finish(self, text: Generation) -> Generation:
-        """Show what is left; the text without what the last round brought beyond a stop text."""
+        """Show what is left; cut what the last round brought beyond a stop text."""
         if self.answer.num_ids < len(text.ids) and text.ids[-1] not in self.limits.stop_ids:
             self.answer.push(text.ids[-1], is_draft=text.origins[-1] not in (BONUS, PREFILL))
         self.answer.end()

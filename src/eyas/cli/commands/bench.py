@@ -1,4 +1,4 @@
-"""`eyas bench`: parse, call, render."""
+"""`eyas bench`: its options, and the record as tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,23 +30,23 @@ def bench(
     out: Path | None = None,
     json: JsonFlag = False,
 ) -> int:
-    """Plain against speculative decoding on the same prompts: greedy, one stream or batches, every answer compared.
+    """Speed of plain and speculative decoding on the same prompts: greedy, one stream or batches, all texts compared.
 
-    Arms take turns on each prompt. A speedup stands beside its interval, the accept length, and the ceiling that the
-    measured times of a round's parts allow. A text that speculation changes is an error, and so is a speedup beyond
-    the accept length, which only a slowed-down baseline can give.
+    Arms take turns on each prompt. Each speedup is shown with its interval, the accept length, and the ceiling that the
+    measured times of a round's parts allow. It is an error if speculation changes a text, or if a speedup exceeds the
+    accept length: only a slowed-down baseline can cause that.
 
     Parameters
     ----------
     draft
         Folder (or weight file) of the draft, in any format that eyas reads.
     engine
-        Which engine runs the arms: `eyas` is our own, in this process.
+        Which engine runs the arms: `eyas` is eyas' own, in this process.
     data
-        JSONL files as `eyas eval` reads them: `prompt_ids` beside `response_ids` (of which only the prompts are used),
-        `messages`, or `turns`. Default: the 16 prompts that ship with eyas.
+        JSONL files as `eyas eval` reads them: `prompt_ids` with `response_ids` (the answers are not used), `messages`,
+        or `turns`. Default: the 16 prompts that ship with eyas.
     out
-        Also write the JSON object to this file, also where the run is not valid.
+        Also write the JSON object to this file, even if the run is not valid.
     """
     assert engine == "eyas", "the only engine in process"
     rows = data or [shipped.eval_rows_path()]
@@ -71,7 +71,7 @@ def bench(
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The record as two tables, a line for each arm and the verdict; of batches as one table and the verdict."""
+    """The record as tables and the verdict; for batches one table and the verdict."""
     if document["batches"]:
         return "\n".join([*_batches(document["batches"]), "", *_ending(document)])
     sets = list(dict.fromkeys(c["set"] for c in document["comparisons"]))
@@ -86,7 +86,7 @@ def render(document: Mapping[str, Any]) -> str:
     wide = max(4, *(len(_depth(c)) for c in told))
     head = f"{'set':<{width}}  {'K':>{wide}}  speedup (95 %)        accept length  ceiling  of it"
     lines += [head, *_comparisons(told, width, wide), ""]
-    lines += [_arm(c) for c in told if c["set"] == sets[-1]]  # over all prompts
+    lines += [_arm(c) for c in told if c["set"] == sets[-1]]  # the last set is all prompts
     lines += [f"depths of k=auto, {c['set']}: {_depths(c)}" for c in told if c["arm"] == "k=auto"]
     return "\n".join([*lines, *_ending(document)])
 

@@ -1,4 +1,4 @@
-"""`eyas chat`: parse, call, show."""
+"""`eyas chat`: reads the prompt or the keyboard, shows the answers."""
 
 import sys
 from collections.abc import Sequence
@@ -9,8 +9,7 @@ from cyclopts import Parameter
 
 from eyas import shipped
 from eyas.chat.chat_config import ChatConfig, ChatConfigInvalid, ChatPromptInvalid, require_prompt_text
-from eyas.cli.chat_loop import talk_on
-from eyas.cli.chat_screen import ChatScreen
+from eyas.cli.chat_loop import ChatScreen, talk_on
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
@@ -19,7 +18,7 @@ from eyas.talk import Talk, say_loading
 
 _DEFAULT = ChatConfig()
 _NO_DRAFT = "none"
-_MOST_BYTES = 64 << 20  # of standard input: more than any context, and an end where it has none
+_MOST_BYTES = 64 << 20  # of standard input: more than any context
 
 
 def chat(
@@ -30,19 +29,19 @@ def chat(
     config: Annotated[ChatConfig, Parameter(name="*")] = _DEFAULT,
     json: JsonFlag = False,
 ) -> int:
-    """Talk to a target through our own engine, with or without a draft; text streams as it comes.
+    """Talk to a target through eyas' own engine, with or without a draft; text streams as it is generated.
 
-    Without --prompt, in a terminal: a conversation, in which Ctrl-C ends an answer and Ctrl-D or /exit the session
-    (/help says what else). Without --prompt and with something else than a terminal on standard input: all that stands
-    there, to its end, is one prompt. Answers go to stdout; each one's speed and accept length to stderr.
+    Without --prompt, on a terminal: a conversation. Ctrl-C ends an answer; Ctrl-D or /exit ends the session; /help
+    lists the rest. Without --prompt, when standard input is not a terminal: all of standard input is one prompt.
+    Answers go to stdout; the speed and accept length of each go to stderr.
 
     Parameters
     ----------
     draft
-        Folder (or weight file) of the draft, in any format that eyas reads; none: plain decoding. Default: for
-        --target smollm2-135m the draft that ships with eyas, for others none.
+        Folder (or weight file) of the draft, in any format that eyas reads; none: plain decoding. Default: the draft
+        that ships with eyas for --target smollm2-135m, otherwise none.
     prompt
-        Answer this and end. Given several times: turns of one conversation, in order.
+        Answer this and exit. Give it several times for the turns of one conversation, in order.
     """
     prompts = _prompts(prompt, json=json)
     talk = Terminal()
@@ -74,7 +73,7 @@ def chat(
 
 
 def _prompts(given: Sequence[str] | None, *, json: bool) -> list[str] | None:
-    """Prompts to answer; None where a person is at the keyboard."""
+    """Prompts to answer; None for a conversation at the keyboard."""
     if given is not None:
         for text in given:
             require_prompt_text(text, "--prompt")
@@ -84,8 +83,8 @@ def _prompts(given: Sequence[str] | None, *, json: bool) -> list[str] | None:
             raise ChatConfigInvalid(
                 "--json without a prompt",
                 "eyas chat --json",
-                "a conversation at the keyboard is no one document",
-                "give --prompt TEXT, or the prompt on standard input",
+                "`--json` needs a single prompt",
+                "give --prompt TEXT, or pipe the prompt in",
             )
         return None
     return [_read_stdin()]
@@ -97,21 +96,21 @@ def _read_stdin() -> str:
         raise ChatPromptInvalid(
             f"standard input is longer than {_MOST_BYTES >> 20} MiB",
             "standard input",
-            "all of it, to its end, is one prompt",
-            "give a prompt that a context can hold",
+            "all of standard input is one prompt",
+            "give a prompt that fits the target's context",
         )
     try:
         text = given.decode("utf-8").rstrip("\n")
     except UnicodeDecodeError as error:
         raise ChatPromptInvalid(
-            "standard input is no UTF-8", f"byte {error.start}", error.reason, "give the prompt in UTF-8"
+            "standard input is not valid UTF-8", f"byte {error.start}", error.reason, "give the prompt in UTF-8"
         ) from error
     require_prompt_text(text, "standard input")
     return text
 
 
 def _draft_path(draft: str | None, target: str, talk: Talk) -> Path | None:
-    """The folder or file meant; None for plain decoding."""
+    """The draft's folder or file; None for plain decoding."""
     if draft == _NO_DRAFT:
         return None
     if draft is not None:

@@ -1,4 +1,4 @@
-"""`eyas demo`: the main job end to end, by running the same commands that a user would type, and printing each."""
+"""`eyas demo`: the main job end to end: runs the commands that a user would type, and prints each."""
 
 import io
 import shlex
@@ -22,19 +22,19 @@ TARGET = shipped.TARGET
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoConfig:
-    """What the demo may be told."""
+    """Sizes of the demo."""
 
     out: Path = Path("demo-run")
-    """Folder for everything it makes; rerunning goes on where it stopped."""
+    """Folder for everything it makes; running it again resumes where it stopped."""
 
     train_tokens: int = 10_000
     """Training tokens of the two-minute draft."""
 
     num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 5
-    """Drafts per verify pass (K, bonus excluded) in the replay."""
+    """Drafts per verify pass (K), bonus token excluded, in the replay."""
 
     bench_num_draft_tokens: int = 2
-    """Drafts per verify pass in the speed measurement: on two cores a shallow chain is the fastest."""
+    """Drafts per verify pass in the speed measurement: on two cores a short chain is fastest."""
 
     bench_prompts: int = 4
     """Prompts of each kind of text in the speed measurement."""
@@ -45,12 +45,12 @@ class DemoConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One command of the demo: what it is for, its arguments, and the file that proves it is done.
+    """One command of the demo.
 
     Attributes:
-        keeps: the command's JSON document is saved here; None when the command writes its own files.
-        done: exists once the step has ended well.
-        hint: what to expect, said before the step runs.
+        done: exists once the step has succeeded.
+        keeps: file for the command's JSON document; None if the command writes its own files.
+        hint: what to expect, printed before the step runs.
     """
 
     title: str
@@ -67,11 +67,11 @@ class DemoStepFailed(EyasError):
 
 
 def demo(*, config: Annotated[DemoConfig, Parameter(name="*")] = DemoConfig(), json: JsonFlag = False) -> int:
-    """The main job, end to end, on a real target and a real draft: prepare, train, eval, check, convert, bench, report.
+    """The main job end to end, on a real target and a real draft: prepare, train, eval, check, convert, bench, report.
 
-    Runs the same commands that you would type and prints each: three minutes on two quiet cores, eight on busy ones.
-    The draft that ships with eyas is checked, converted, evaluated and raced; a second one is trained for two minutes
-    on the CPU and evaluated beside it. Ends with one page: demo-run/report.html.
+    Runs the commands that you would type and prints each. It takes three minutes on two idle cores, eight on busy ones.
+    The draft that ships with eyas is checked, converted, evaluated and timed; a second draft is trained for two minutes
+    on the CPU and evaluated too. The result is one page: demo-run/report.html.
     """
     steps = demo_steps(config)
     _require_usable(steps)
@@ -88,7 +88,7 @@ def _closing(spent_s: float, page: Path) -> str:
     command = "python -m eyas" if Path(sys.argv[0]).name == "__main__.py" else sys.argv[0]
     return (
         f"\nDone in {spent_s / 60:.1f} min. Look at {page}\n"
-        f"Next: the same commands on your own draft, such as `{command} check DRAFT --target T --for vllm==0.33.0`"
+        f"Next: run the same commands on your own draft, such as `{command} check DRAFT --target T --for vllm==0.33.0`"
     )
 
 
@@ -111,13 +111,13 @@ def demo_steps(config: DemoConfig) -> list[Step]:
                 *["--tokens", str(config.train_tokens), "--checkpoint-every-s", "20"],
             ],
             done=trained,
-            hint=f"Expect no more from {config.train_tokens} tokens than a loss that rises, then falls, and an accept"
-            " length little above 1.00 (nothing accepted): the draft that ships learned from 90 million.",
+            hint=f"{config.train_tokens} tokens are few: expect a loss that rises, then falls, an accept length just"
+            " above 1.00 (nothing accepted). The draft that ships with eyas learned from 90 million.",
         ),
         _kept(
             "accept length of the shipped draft, by replay", ["eval", str(draft), *replay], out / "eval-shipped.json"
         ),
-        _kept("the two-minute draft beside it", ["eval", str(trained), *replay], out / "eval-trained.json"),
+        _kept("accept length of the two-minute draft", ["eval", str(trained), *replay], out / "eval-trained.json"),
         _kept(
             "what SGLang and vLLM will do with the shipped draft",
             [
@@ -127,17 +127,17 @@ def demo_steps(config: DemoConfig) -> list[Step]:
             out / "check.json",
         ),
         Step(
-            title="to the speculators format, the embedding from the target",
+            title="convert to the speculators format, with the embedding from the target",
             arguments=["convert", str(draft), "--to", "speculators", str(as_speculators), "--target", TARGET],
             done=as_speculators,
         ),
         Step(
-            title="and back to SGLang's",
+            title="convert back to SGLang's format",
             arguments=["convert", str(as_speculators), "--to", "sglang", str(back), "--target", TARGET],
             done=back,
         ),
         _kept(
-            "plain against speculative decoding, beside the ceiling",
+            "speed of plain and speculative decoding, with the ceiling",
             [
                 *["bench", "--engine", "eyas", "--target", TARGET, "--draft", str(draft), "--data", str(eval_rows)],
                 *["-k", str(config.bench_num_draft_tokens), "--max-prompts", str(config.bench_prompts)],
@@ -146,15 +146,15 @@ def demo_steps(config: DemoConfig) -> list[Step]:
             out / "bench.json",
         ),
         Step(
-            title="one page of it all",
+            title="one page with all results",
             arguments=["report", str(out), "-o", str(out / "report.html")],
-            done=out / "report.html.never",  # cheap, and made anew each time
+            done=out / "report.html.never",  # cheap, so it is made again each time
         ),
     ]
 
 
 def _require_usable(steps: Sequence[Step]) -> None:
-    """Every command is parsed before the first one runs: an option out of range is not told after minutes of work."""
+    """Parse every command before the first one runs: an option out of range must not show up after minutes of work."""
     from eyas.cli.app import build_app
 
     app = build_app()
@@ -173,7 +173,7 @@ def _kept(title: str, arguments: Sequence[str], keeps: Path) -> Step:
 def _run_step(title: str, step: Step) -> None:
     _say(f"\n{title}")
     if step.done.exists():
-        _say(f"  done before: {step.done} (delete it to do this step again)")
+        _say(f"  already done: {step.done} (delete it to repeat this step)")
         return
     command = shlex.join(["eyas", *step.arguments])
     _say(f"  $ {command}" + (f" > {step.keeps}" if step.keeps else ""))
@@ -196,8 +196,8 @@ def _run_command(
         raise DemoStepFailed(
             f"`eyas {arguments[0]}` ended with exit code {code}",
             shlex.join(["eyas", *arguments]),
-            "its own message stands above",
-            "mend that and run `eyas demo` again: the steps that are done are kept",
+            "see its own message above",
+            "fix that and run `eyas demo` again; finished steps are kept",
         )
     if keeps:
         write_text(keeps, output.getvalue().strip().splitlines()[-1] + "\n")

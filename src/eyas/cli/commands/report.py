@@ -12,19 +12,19 @@ from eyas.records.atomic import write_text
 
 
 def report(
-    *runs: Annotated[Path, Parameter(help="Folders of runs, or single JSON documents that eyas wrote.")],
+    *runs: Annotated[Path, Parameter(help="Folders of runs, or JSON documents that eyas wrote.")],
     out: Annotated[Path, Parameter(name=["--out", "-o"], help="Where the page goes.")] = Path("report.html"),
-    title: Annotated[str | None, Parameter(help="Heading of the page; by default the folders' names.")] = None,
+    title: Annotated[str | None, Parameter(help="Heading of the page; default: the folders' names.")] = None,
     json: JsonFlag = False,
 ) -> int:
     """One self-contained HTML page of a run: verdict, speed, acceptance, losses, ledger, start-up, provenance.
 
-    Reads every document of eyas in the folders (three levels deep), whatever the files are called. The page is under
+    Reads every JSON document of eyas in the folders (three levels deep), whatever the file names. The page is under
     1 MB and needs no network.
     """
     from eyas.report.build import build_report
 
-    # A page may stand in a run's folder, and be made again; nothing else in there is replaced.
+    # A page may lie in a run's folder and be made again; nothing else in there is replaced.
     is_new = out.suffix == ".html" or not os.path.lexists(out)
     require_outputs([out], read=[run for run in runs if os.path.isfile(run) or not is_new])
     page = build_report(runs, title, Terminal())
