@@ -9,7 +9,7 @@ TRITON_STAMP := $(VENV)/.triton
 # one: its interpreter needs no GPU.
 TRITON := triton==3.6.0; sys_platform == "linux" and platform_machine == "x86_64"
 
-.PHONY: help install demo test lint soak test-engines clean
+.PHONY: help install demo test lint docs soak test-engines clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,9 @@ lint: $(STAMP) ## format, lint, types, import layers
 	$(BIN)/ruff check src tests benchmarks
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(STAMP) ## docs/errors.md out of the code
+	$(BIN)/python tests/support/errors_page.py
 
 soak: $(STAMP) ## training killed at random moments, several ranks, fuzzing; about ten minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak
