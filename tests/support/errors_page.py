@@ -7,14 +7,12 @@ docs/codes.toml says of a finding.
 import ast
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 SOURCE = REPO / "src" / "eyas"
 PAGE, TABLE = REPO / "docs" / "errors.md", REPO / "docs" / "codes.toml"
-# what makes a diagnostic: a call of one of these with a literal code, by keyword or as first argument
-MAKERS = {"Diagnostic", "finding", "loss", "reason", "_finding", "_damage", "_note", "_refused", "_stops", "crash"}
 # heading -> packages whose errors stand under it; the first that fits
 GROUPS = {
     "Reading a checkpoint": ("contract.files",),
@@ -54,14 +52,33 @@ def error_classes(tree: ast.Module) -> dict[str, str]:
     return found
 
 
-def made_codes(tree: ast.Module) -> set[str]:
-    """Literal codes of the diagnostics that a module makes."""
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in MAKERS:
-            values = [k.value for k in node.keywords if k.arg == "code"] or node.args[:1]
-            found |= {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
+def makers() -> dict[str, int]:
+    """Callable -> position of its code: `Diagnostic`, and every function that passes a parameter `code` on to one."""
+    functions = [n for _, tree in modules() for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    taking = [f for f in functions if "code" in [a.arg for a in (*f.args.args, *f.args.kwonlyargs)]]
+    found, before = {"Diagnostic": 0}, 0
+    while len(found) > before:
+        before = len(found)
+        for function in taking:
+            passed_on = (_code_of(n, found) for n in ast.walk(function) if isinstance(n, ast.Call))
+            if any(isinstance(value, ast.Name) and value.id == "code" for value in passed_on):
+                found[function.name] = [a.arg for a in function.args.args].index("code") if function.args.args else 0
     return found
+
+
+def _code_of(call: ast.Call, makers: Mapping[str, int]) -> ast.expr | None:
+    """What a call of a maker gives as code."""
+    name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+    if name not in makers:
+        return None
+    at = makers[name]
+    return next((k.value for k in call.keywords if k.arg == "code"), call.args[at] if len(call.args) > at else None)
+
+
+def made_codes(tree: ast.Module, makers: Mapping[str, int]) -> set[str]:
+    """Literal codes of the diagnostics that a module makes."""
+    values = [_code_of(n, makers) for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    return {v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)}
 
 
 def known_failures() -> dict[str, str]:
