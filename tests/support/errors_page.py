@@ -21,6 +21,7 @@ GROUPS = {
     "check: the draft and its target": ("contract", "cli.commands.check"),
     "prepare and train: data": ("data", "records.data_files", "records.rows"),
     "train": ("train", "cli.train", "cli.recipe", "cli.commands.train"),
+    "parity": ("parity",),
     "eval and infer": ("replay", "models", "decode", "records.eval_rows", "records.probe_pack", "cli.commands.eval"),
     "bench, chat and infer: the engine": ("engine", "bench", "chat"),
     "serve: before the start": ("serve.launch",),
@@ -83,7 +84,7 @@ def made_codes(tree: ast.Module, makers: Mapping[str, int]) -> set[str]:
 
 def known_failures() -> dict[str, str]:
     """Code -> meaning of the rows of every table of known failures."""
-    tables = [tomllib.loads(path.read_text())["failure"] for path in sorted(SOURCE.rglob("known_failures*.toml"))]
+    tables = [tomllib.loads(path.read_text())["failure"] for path in sorted(SOURCE.rglob("failures.toml"))]
     return {row["code"]: re.sub("{[a-z_]+}", "…", f"{row['what']}: {row['why']}") for table in tables for row in table}
 
 
