@@ -1,5 +1,8 @@
 """Bytes to lines, as engines really print them."""
 
+import time
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,3 +89,64 @@ def test_lines_do_not_depend_on_the_pieces_they_come_in(text: str, cuts: list[in
 @given(st.binary(max_size=200))
 def test_any_bytes_are_taken(data: bytes):
     split(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'INFO:     127.0.0.1:1 - "GET /?5%|./.[0<0 HTTP/1.1" 404 Not Found',  # float(".") ended eyas, and the server
+        "x: 5%| | 1.2.3/51 [00:01<00:50]",
+        "x: 5%| | 1/51 [00:01<" + "9" * 400 + "]",
+        "x: 5%| | " + "9" * 400 + "/51 [00:01<00:50]",
+        "x: 5%| | 1/51 [00:01<" + ":" * 12 + "]",
+        "x: ٥%| | ١/51 [00:01<00:٥٠]",
+        "[" + "²" * 20 + "%|" * 300,
+    ],
+)
+def test_what_looks_like_a_bar_is_taken_without_harm(text: str):
+    bar = parse_bar(text)
+
+    assert bar is None or bar.done >= 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\r" * 200_000 + "x",
+        "\r" * 200_000 + "\n",
+        "5%|" * 700 + " [",
+        "5%" + "| " * 990,
+        "5%|" + " " * 1900 + "[",
+        "\x1b[" * 50_000,
+        "\x1b[" + "1;" * 50_000,
+        "[2026-11-29 14:03:28" + " TP0" * 20_000,
+        "(Worker pid=" + "9" * 100_000,
+        "INFO 11-29 13:40:01 [" + "x" * 100_000,
+        "a.b." * 50_000 + ":",
+        "Decode batch" + "#running-req: 1 accept len: 1 gen throughput (token/s): " * 2000,
+        "SpecDecoding metrics: Mean acceptance length: " * 5000,
+        "SpeculativeConfig  Unexpected keyword " * 5000,
+        "Using cache directory: " + "/eagle_head" * 20_000,
+        "kill_process_tree called: parent_pid=" * 5000,
+        "Exception: " * 20_000,
+    ],
+)
+def test_a_line_takes_no_longer_than_its_bytes(text: str):
+    """Every pattern that is applied to foreign lines is linear, or sees a bounded part of the line."""
+    from eyas.serve.log.phases import PhaseTracker
+    from eyas.serve.log.tables import engine_of_line, table_for
+    from eyas.serve.supervise.crash import CrashReader
+
+    table = table_for("unknown", None)
+    tracker, reader = PhaseTracker(table, 0.0), CrashReader(table)
+    start = time.process_time()
+    for prefix in ("", "Traceback (most recent call last):\n"):
+        splitter = LineSplitter()
+        for line in [*splitter.feed((prefix + text).encode(), 0.0), *splitter.flush(0.0)]:
+            tracker.feed(line)
+            reader.feed(line)
+            engine_of_line(line.message)
+            assert len(line.raw) < 20_000
+        assert reader.has_evidence in (True, False)
+
+    assert time.process_time() - start < 1.5

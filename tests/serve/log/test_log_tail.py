@@ -173,3 +173,26 @@ def test_a_line_that_is_written_while_we_read_has_our_time(tmp_path: Path):
         file.write("new\n")
 
     assert [line.at for line in tail.read(_AT + 7201)] == [_AT + 7201]
+
+
+@pytest.mark.parametrize("what", ["a folder", "a pipe", "a device", "nothing that may be read"])
+def test_a_log_that_is_no_file_any_more_is_said_and_waited_for(tmp_path: Path, what: str):
+    tail = written(tmp_path / "log", stamped(1, "one"), _AT)
+    assert len(tail.read(_AT)) == 1
+    tail.path.unlink()
+    if what == "a folder":
+        tail.path.mkdir()
+    elif what == "a pipe":
+        os.mkfifo(tail.path)
+    elif what == "a device":
+        tail.path.symlink_to("/dev/zero")
+    else:
+        tail.path.symlink_to(tail.path.name)  # a link to itself
+
+    assert tail.read(_AT + 1) == ()
+    assert "cannot be read at present" in tail.note
+
+    tail.path.rmdir() if what == "a folder" else tail.path.unlink()
+    tail.path.write_text(stamped(1, "one") + stamped(2, "two"))
+    assert [line.message for line in tail.read(_AT + 2)][-1] == "two"
+    assert tail.note == ""

@@ -329,5 +329,5 @@ def test_a_full_disk_below_the_run_folder_loses_our_notes_not_the_watch(small_di
 
     assert last.state is StateName.READY
     assert "warming-up" in seen
-    assert any("run folder cannot be written" in warning for warning in last.warnings)
+    assert any("writing into the run folder" in warning for warning in last.warnings)
     assert outcome.is_gone

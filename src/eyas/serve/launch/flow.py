@@ -151,8 +151,8 @@ def _finish(run: RunningServer, snapshot: Snapshot, experiment: Experiment | Non
         stopped=stopped,
         experiment=experiment,
     )
-    run.folder.write_document("outcome.json", outcome.as_document())
-    run.folder.write_document("timeline.json", run.supervisor.timeline_document())
+    run.supervisor.journal.write("outcome.json", outcome.as_document)
+    run.supervisor.journal.write("timeline.json", run.supervisor.timeline_document)
     return outcome
 
 

@@ -3,11 +3,13 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from eyas.client.address import ServerAddress, await_answer, open_http
 from eyas.contract.engines.registry import server_api
 from eyas.serve.facts.clock import Clock
+from eyas.serve.facts.containment import Containment
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Event, EventKind, Snapshot, StateName
 from eyas.serve.launch.launch_outcome import LaunchSettings
@@ -21,6 +23,7 @@ from eyas.serve.verdict.verdict import Verdict, first_minute
 from eyas.serve.verdict.verdict_findings import VerdictContext
 
 _PORT_LAG_S = 15.0
+_COMPARING_S = 200.0  # beside the canaries: settling counters, losslessness, one answer that began just in time
 
 
 @dataclass(slots=True)
@@ -39,23 +42,39 @@ class RunningServer:
     ready_s: float | None = None
     verdict: Verdict | None = None
     _asked: "Future[Verdict] | None" = None
+    _asked_at: float = 0.0
+    _is_given_up: bool = False
+    _contained: Containment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._contained = Containment(lambda text: self.supervisor.journal.warn(text, at=self.clock.now()))
 
     def until_end(self) -> Snapshot:
-        """Look, show and judge until the server ends, somebody interrupts, or nothing is left to wait for."""
-        was_stalled = False
+        """Look, show and judge until the server has ended, the user interrupts, or nothing is left to wait for.
+
+        Whatever fails here is told and left out; only these three end it.
+        """
+        stalled: Snapshot | None = None
         while True:
             snapshot = self._look()
             if snapshot.state.is_serving and self.ready_s is None:
                 self.ready_s = snapshot.elapsed_s
-            if snapshot.state is StateName.STALLED and not was_stalled:
+            if snapshot.state is not StateName.STALLED:
+                stalled = None
+            elif stalled is None:
+                stalled = snapshot
                 self._say("note", final_text(snapshot), snapshot)
-            was_stalled = snapshot.state is StateName.STALLED
-            self._advance_verdict(snapshot)
-            if snapshot.state.is_final or self.interrupts.asked():
+            self._contained.run("asking for the verdict", partial(self._advance_verdict, snapshot), None)
+            if self.interrupts.asked() or self._has_ended(snapshot):
                 return snapshot
             if self.settings.stop_after_verdict and self._is_settled(snapshot):
                 return self._look()
-            self.clock.sleep(self.settings.poll_s)
+            self._contained.run("waiting", lambda: self.clock.sleep(self.settings.poll_s), None)
+
+    def _has_ended(self, snapshot: Snapshot) -> bool:
+        """The engine's own end, by its guard's word: not by what a log or an answer says."""
+        code = self._contained.run("asking whether it has ended", self.process.poll, None)
+        return code is not None and (snapshot.state.is_final or self.process.is_gone)
 
     def _look(self) -> Snapshot:
         # One step: the deadline has passed already.
@@ -68,25 +87,34 @@ class RunningServer:
 
     def _say(self, kind: EventKind, text: str, snapshot: Snapshot) -> None:
         at, elapsed = snapshot.at, snapshot.elapsed_s
-        self.view.event(Event(at=at, elapsed_s=elapsed, kind=kind, state=snapshot.state, text=text))
+        event = Event(at=at, elapsed_s=elapsed, kind=kind, state=snapshot.state, text=text)
+        self._contained.run("showing what happened", lambda: self.view.event(event), None)
 
     def _is_settled(self, snapshot: Snapshot) -> bool:
         wants_verdict = self.settings.canary is not None and bool(self.plan.command.url)
-        judged = self.verdict is not None if wants_verdict else snapshot.state.is_serving
+        judged = self.verdict is not None or self._is_given_up if wants_verdict else snapshot.state.is_serving
         return judged or snapshot.state is StateName.STALLED
 
     def _advance_verdict(self, snapshot: Snapshot) -> None:
         canary = self.settings.canary
-        if canary is None or self.verdict is not None or not self.plan.command.url:
+        if canary is None or self.verdict is not None or self._is_given_up or not self.plan.command.url:
             return
         if self._asked is None and snapshot.state.is_serving:
-            self._asked = _in_background(lambda: self._ask(canary))
-        if self._asked is not None and self._asked.done():
+            self._asked, self._asked_at = _in_background(lambda: self._ask(canary)), self.clock.now()
+        if self._asked is None:
+            return
+        longest = (canary.max_seconds + _COMPARING_S) * max(self.plan.request.options.data_parallel, 1)
+        if self._asked.done():
+            self._is_given_up = True  # unless it holds a verdict
             self.verdict = self._asked.result()
             self.supervisor.prove(self.verdict.proof)
             # The supervisor tells its listeners only while it looks, and only the first line.
             self._say("proof", self.verdict.words, snapshot)
-            self.folder.write_document("verdict.json", self.verdict.as_document())
+            self.supervisor.journal.write("verdict.json", self.verdict.as_document)
+        elif self.clock.now() - self._asked_at > longest:
+            self._is_given_up = True
+            text = f"no verdict within {longest:.0f} s: the server's answers do not end; see --verdict-seconds"
+            self.supervisor.journal.warn(text, at=snapshot.at)
 
     def _ask(self, canary: CanaryOptions) -> Verdict:
         request = self.plan.request
@@ -113,7 +141,7 @@ class RunningServer:
 
 
 def _in_background(work: "Callable[[], Verdict]") -> "Future[Verdict]":
-    """In a thread that nobody waits for, so that an interrupt ends a verdict at once.
+    """In a thread that is not waited for, so that an interrupt ends a verdict at once.
 
     An executor's thread would be joined when Python ends.
     """

@@ -15,12 +15,11 @@ from eyas.serve.facts.evidence import Bar, LogLine
 from eyas.serve.log.tables import line_prefixes
 
 _UVICORN_LEVEL = re.compile(r"^(?P<level>INFO|WARNING|ERROR|CRITICAL): +")
-_BAR = re.compile(
-    r"^(?P<label>.*?):?\s*(?P<percent>\d{1,3})%.*?\|\s*(?P<done>[\d.]+[kMG]?)/(?P<total>[\d.]+[kMG]?)\s*\[(?P<spent>[\d:?]+)<"
-    r"(?P<eta>[\d:?]+)"
-)
+_PERCENT = re.compile(r"(\d{1,3})%")
+_AMOUNT = r"(\d{1,15}(?:\.\d{1,15})?[kMG]?)"
+_COUNT = re.compile(rf"\|\s*{_AMOUNT}/{_AMOUNT}\s*\[[\d:?]{{1,20}}<([\d:?]{{1,20}})")
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_MAX_LINE_BYTES = 1 << 16  # what is longer is cut into several: no line of an engine that means something is
+_MAX_LINE_BYTES = 1 << 14  # the rest of a longer line is left out: no line of an engine that means something is longer
 _MAX_BAR_CHARACTERS = 2000
 _UNIT = {"k": 1e3, "M": 1e6, "G": 1e9}
 
@@ -44,16 +43,13 @@ class LineSplitter:
         held = b""
         if buffer.endswith(b"\r"):
             buffer, held = buffer[:-1], b"\r"
-        pieces = re.split(rb"(\r+\n|\n|\r)", buffer)
+        pieces = re.split(rb"(\r?\n|\r)", buffer)
         self._rest = pieces.pop() + held
         for text, end in zip(pieces[::2], pieces[1::2], strict=True):
-            for begin in range(0, len(text), _MAX_LINE_BYTES):
-                yield from parse_lines(_clean(text[begin : begin + _MAX_LINE_BYTES]), number=self._number, at=at)
+            yield from parse_lines(_clean(text), number=self._number, at=at)
             if end.endswith(b"\n"):
                 self._number += 1
-        while len(self._rest) > _MAX_LINE_BYTES:
-            long, self._rest = self._rest[:_MAX_LINE_BYTES], self._rest[_MAX_LINE_BYTES:]
-            yield from parse_lines(_clean(long), number=self._number, at=at)
+        self._rest = self._rest[: 2 * _MAX_LINE_BYTES]  # the rest of an endless line is left out
 
     def skip(self, num_newlines: int, at: float) -> Iterator[LogLine]:
         """A part of the file is left out: end the line before it, count those in it."""
@@ -127,21 +123,22 @@ def _glue() -> re.Pattern[str]:
 
 def parse_bar(text: str) -> Bar | None:
     """The tqdm bar in `text`, or None."""
-    if len(text) > _MAX_BAR_CHARACTERS or "%" not in text or "[" not in text:
-        return None  # the pattern is slow on what is no bar
-    match = _BAR.match(text.strip())
-    if match is None:
+    if len(text) > _MAX_BAR_CHARACTERS or "[" not in text:
+        return None
+    percent = _PERCENT.search(text)
+    count = _COUNT.search(text, percent.end()) if percent is not None else None
+    if percent is None or count is None:
         return None
     return Bar(
-        label=match["label"].strip(),
-        done=_amount(match["done"]),
-        total=_amount(match["total"]),
-        eta_s=_clock_seconds(match["eta"]),
+        label=text[: percent.start()].strip().removesuffix(":").strip(),
+        done=_amount(count[1]),
+        total=_amount(count[2]),
+        eta_s=_clock_seconds(count[3]),
     )
 
 
 def _clean(data: bytes) -> str:
-    return _ANSI.sub("", data.decode("utf-8", errors="replace")).rstrip("\r\n")
+    return _ANSI.sub("", data[:_MAX_LINE_BYTES].decode("utf-8", errors="replace")).rstrip("\r\n")
 
 
 def _amount(text: str) -> float:

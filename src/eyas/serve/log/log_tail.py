@@ -1,5 +1,6 @@
 """Follows a log file that somebody else writes: new bytes to lines, with times. Copes with truncation and rotation."""
 
+import errno
 import math
 import os
 import stat
@@ -15,6 +16,7 @@ from eyas.serve.log.log_lines import LineSplitter, parse_bar
 _SLICE_BYTES = 1 << 20
 _HEAD_BYTES = 4 << 20  # the start-up of eight ranks takes less
 _TAIL_BYTES = 8 << 20
+_MOST_COUNTED_BYTES = 1 << 30  # of a longer middle the first lines are not counted: line numbers are then too low
 _ZONE_STEP_S = 900.0  # time zones differ by quarters of an hour
 _WIDEST_ZONES_S = 26 * 3600.0  # from UTC-12 to UTC+14
 _CLOCKS_APART_S = 5.0  # a file server's clock against the one that stamps the lines
@@ -49,12 +51,10 @@ class LogTail:
         self.has_age = True
         self.written_at: float | None = None
         self.skipped_bytes = 0
+        self._problem = ""
         if must_exist:
             try:
-                if not stat.S_ISREG(os.stat(self.path).st_mode):  # to open a pipe would wait for its writer
-                    raise OSError(f"it is no file: {path} cannot be read again from its beginning")
-                with open(self.path, "rb"):
-                    pass
+                self._open().close()
             except OSError as error:
                 raise LogUnreadable(
                     f"cannot read {path}",
@@ -63,27 +63,45 @@ class LogTail:
                     "give the file that the engine's stdout and stderr go to, its PID, or its URL",
                 ) from error
 
+    def _open(self) -> IO[bytes]:
+        """The file, opened without waiting: what is a file now may be a pipe or a device at the next look."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return open(descriptor, "rb")
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a file: it cannot be read again from its beginning")
+
     def read(self, now: float, *, is_open: bool = True) -> tuple[LogLine, ...]:
-        """What was written since the last time; `is_open` = somebody writes it, so it is no copy."""
+        """What was written since the last time; `is_open` = a process writes it, so it is not a copy."""
+        self._problem = ""
         try:
-            with open(self.path, "rb") as file:
-                status = os.fstat(file.fileno())
-                if status.st_ino != self._inode or status.st_size < self._offset:
-                    self._inode, self._offset, self._splitter = status.st_ino, 0, LineSplitter()
-                file.seek(self._offset)
-                lines: list[LogLine] = []
-                before = self._offset
-                while data := file.read(_SLICE_BYTES):
-                    self._offset += len(data)
-                    lines += self._splitter.feed(data, now)
-                    if self._offset - before == _HEAD_BYTES:
-                        lines += self._skip_middle(file, status.st_size, now)
+            with self._open() as file:
+                return self._read(file, now, is_open=is_open)
         except FileNotFoundError:
             return ()
+        except OSError as error:
+            self._problem = f"{self.path} cannot be read at present: {error.strerror or error}"
+            return ()
+
+    def _read(self, file: IO[bytes], now: float, *, is_open: bool) -> tuple[LogLine, ...]:
+        status = os.fstat(file.fileno())
+        if status.st_ino != self._inode or status.st_size < self._offset:
+            self._inode, self._offset, self._splitter = status.st_ino, 0, LineSplitter()
+        file.seek(self._offset)
+        lines: list[LogLine] = []
+        before, num_bytes = self._offset, 0
+        while data := file.read(_SLICE_BYTES):
+            self._offset += len(data)
+            lines += self._splitter.feed(data, now)
+            if self._offset - before == _HEAD_BYTES:
+                lines += self._skip_middle(file, status.st_size, now)
+            num_bytes += len(data)
+            if num_bytes > _HEAD_BYTES + 2 * _TAIL_BYTES:
+                break  # it grows faster than it is read: the rest at the next look
         if self._offset != before:
             self._found, self.is_copy, self.has_age = None, False, True
         elif self._splitter.pending and self.pending_bar is None:
-            # Nobody has gone on with the last line: it ended without a newline, as the last words of a process do.
+            # The last line ended without a newline, as the last words of a process do.
             lines += self._splitter.flush(now)
         if self._is_first and lines:
             self._is_first = False
@@ -96,6 +114,9 @@ class LogTail:
         """Of a log that is too long for one look, the beginning and the end are read; lines between are counted."""
         end = size - _TAIL_BYTES
         num_newlines = 0
+        if end - self._offset > _MOST_COUNTED_BYTES:
+            self.skipped_bytes += end - self._offset - _MOST_COUNTED_BYTES
+            self._offset = file.seek(end - _MOST_COUNTED_BYTES)
         while self._offset < end and (data := file.read(min(_SLICE_BYTES, end - self._offset))):
             self._offset += len(data)
             self.skipped_bytes += len(data)
@@ -105,9 +126,9 @@ class LogTail:
 
     @property
     def note(self) -> str:
-        """What was left out, or ""."""
-        if not self.skipped_bytes:
-            return ""
+        """What was left out, or why it cannot be read now, or ""."""
+        if self._problem or not self.skipped_bytes:
+            return self._problem
         return f"{self.path.name} is long: {self.skipped_bytes >> 20} MiB in its middle were not read"
 
     @property

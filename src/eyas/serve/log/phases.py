@@ -14,7 +14,9 @@ from eyas.serve.facts.state import ModelRole, Progress
 from eyas.serve.log.tables import LogTable, Marker, ProgressRule
 
 _MAX_REPEATS = 50  # a line of the same form oftener than this in one phase is a heartbeat, not progress
+_MAX_FORMS, _FORM_CHARACTERS = 5000, 300
 _SERVING_LINES = 5
+_LARGEST = 1e12
 _DIGITS = re.compile(r"[\d.:]+")
 
 
@@ -97,7 +99,9 @@ class PhaseTracker:
             return self._feed_marker(line, *found)
         if self.table.proves_nothing(line.message):
             return LineMeaning()
-        form = f"{line.label}|{_DIGITS.sub('#', line.message)}"
+        form = f"{line.label}|{_DIGITS.sub('#', line.message[:_FORM_CHARACTERS])}"
+        if len(self._forms) > _MAX_FORMS:
+            self._forms.clear()
         self._forms[form] += 1
         return LineMeaning(moved=frozenset() if self._forms[form] > _MAX_REPEATS else frozenset({"log"}))
 
@@ -152,9 +156,9 @@ class PhaseTracker:
         elif marker.event == "ready":
             self._become_ready(line.at)
         elif marker.event == "serving":
-            self.serving = {k: float(v) for k, v in groups.items()} | {"at": line.at}
-            if "accept_length" in groups and groups["accept_length"] != "nan":
-                self.accept_lengths.append(float(groups["accept_length"]))
+            self.serving = {k: number for k, v in groups.items() if (number := _number(v)) is not None}
+            if "accept_length" in self.serving:
+                self.accept_lengths.append(self.serving["accept_length"])
             self._become_ready(line.at)
         elif marker.event == "draining":
             self.draining_at = self.draining_at or line.at
@@ -261,3 +265,12 @@ class PhaseTracker:
             return False
         role: ModelRole | None = "target" if rule.role == "target" else "draft" if rule.role == "draft" else None
         return self._begin(rule.phase, role, detail, at) is not None
+
+
+def _number(text: str) -> float | None:
+    """What a log line says as a number; None for "nan" and for what is not a number or is too large to be true."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value < _LARGEST else None

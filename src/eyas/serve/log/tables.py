@@ -19,6 +19,8 @@ from eyas.contract.engines.registry import ENGINES, all_engines, engine_named
 from eyas.contract.engines.version import matches
 from eyas.serve.facts.state import Experiment, ModelRole
 
+_MAX_MATCHED, _MAX_TRACEBACK = 2000, 20_000  # characters: what a server or a log hands us may have no end
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
@@ -133,7 +135,8 @@ class LogTable:
     parents: re.Pattern[str]
 
     def find(self, message: str) -> tuple[Marker, re.Match[str]] | None:
-        """The first marker whose pattern is in `message`."""
+        """The first marker whose pattern is in `message` (in its first 2000 characters, as everywhere here)."""
+        message = message[:_MAX_MATCHED]
         for marker in self.markers:
             match = marker.pattern.search(message)
             if match is not None:
@@ -142,10 +145,11 @@ class LogTable:
 
     def proves_nothing(self, message: str) -> bool:
         """An access log, a heartbeat of waiting: a new line that is not progress."""
-        return any(pattern.search(message) for pattern in self.ignored)
+        return any(pattern.search(message[:_MAX_MATCHED]) for pattern in self.ignored)
 
     def find_failure(self, text: str, *, anywhere: bool = False) -> tuple[KnownFailure, re.Match[str]] | None:
         """The first failure that `text` tells of; with `anywhere`, only those that hold outside a traceback too."""
+        text = text[: _MAX_MATCHED if anywhere else _MAX_TRACEBACK]
         for row in self.failures:
             if (row.anywhere or not anywhere) and (match := row.pattern.search(text)) is not None:
                 return row, match
@@ -199,6 +203,7 @@ def line_prefixes() -> tuple[Mapping[str, str], ...]:
 
 def engine_of_line(message: str) -> str | None:
     """Which engine prints this line, if only one does."""
+    message = message[:_MAX_MATCHED]
     found = [name for name, patterns in _own_patterns() if any(pattern.search(message) for pattern in patterns)]
     return found[0] if len(found) == 1 else None
 

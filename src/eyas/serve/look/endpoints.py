@@ -4,6 +4,7 @@ SGLang's `/health` waits for a sign of life and may take 1 to 20 s; vLLM's answe
 made: no generation, no change.
 """
 
+import math
 import socket
 import threading
 import time
@@ -15,12 +16,14 @@ from urllib.parse import urlsplit
 from eyas.client.address import ServerAddress, get_json, open_http
 from eyas.contract.engines.registry import ENGINES, server_api
 from eyas.errors import EyasError
+from eyas.serve.facts.containment import told
 from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, CounterFacts, Identity, Port
 from eyas.serve.facts.state import Engine
 
 # SGLang gives up on its own probe after SGLANG_HEALTH_CHECK_TIMEOUT (20 s) and answers 503: wait a little longer.
 _LONGEST_S = 26.0
 _PORT_S = 1.0
+_MOST = 1e18  # no counter of a server gets there
 
 Told = TypeVar("Told")
 
@@ -34,6 +37,7 @@ class BackgroundQuestion(Generic[Told]):
         self._asked_at: float | None = None
         self._answered_at = -1e9
         self._thread: threading.Thread | None = None
+        self.failed = ""  # why the last question could not even be asked
 
     def poll(self, wait_s: float = 0.0) -> Told | None:
         """Start a question if one is due; the newest answer, None before the first (for which `wait_s` is waited)."""
@@ -54,7 +58,9 @@ class BackgroundQuestion(Generic[Told]):
 
     def _run(self) -> None:
         try:
-            self._latest = self._ask()
+            self._latest, self.failed = self._ask(), ""
+        except Exception as error:  # noqa: BLE001 - a thread must not print its traceback, nor end for good
+            self.failed = f"a question to the server failed ({told(error)}); it is asked again"
         finally:
             self._answered_at, self._asked_at = time.monotonic(), None
 
@@ -71,6 +77,11 @@ class Endpoints:
         self._counters = BackgroundQuestion(self._read_counters, 2.0)
         self._identity = BackgroundQuestion(self.identify, 5.0)
         self._counter_notes: tuple[str, ...] = ()
+
+    @property
+    def questions(self) -> tuple[BackgroundQuestion[Any], ...]:
+        """Everything that is asked in the background."""
+        return (self._health, self._models, self._counters, self._identity)
 
     @property
     def port_number(self) -> int:
@@ -174,10 +185,17 @@ class Endpoints:
         total = sum(pooled[1:], pooled[0]) if pooled else None
         if total is None and reading.generated_tokens is None and not reading.progress_mark:
             return None
+        running = None if reading.running is None else reading.running + (reading.waiting or 0)
+        accepted_at = () if total is None else tuple(float(n) for n in total.accepted_at)
         return CounterFacts(
-            generation_tokens=reading.generated_tokens,
-            running=None if reading.running is None else float(reading.running + (reading.waiting or 0)),
-            rounds=None if total is None else float(total.rounds),
-            accepted_at=() if total is None else tuple(float(n) for n in total.accepted_at),
-            mark=tuple(reading.progress_mark),
+            generation_tokens=_finite(reading.generated_tokens),
+            running=_finite(running),
+            rounds=None if total is None else _finite(total.rounds),
+            accepted_at=accepted_at if all(map(math.isfinite, accepted_at)) else (),
+            mark=tuple(filter(math.isfinite, reading.progress_mark)),
         )
+
+
+def _finite(value: float | None) -> float | None:
+    """A counter, if it is a number that can be counted with."""
+    return float(value) if value is not None and math.isfinite(value) and value < _MOST else None

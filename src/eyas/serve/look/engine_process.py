@@ -127,7 +127,7 @@ class EngineProcess:
                 return
 
     def _read_status(self, wait_s: float) -> None:
-        while self.status_fd >= 0 and not self.is_gone and select.select([self.status_fd], [], [], wait_s)[0]:
+        while self.status_fd >= 0 and not self.is_gone and _is_readable(self.status_fd, wait_s):
             data = os.read(self.status_fd, 4096)
             if not data:
                 # The guard itself was killed: PR_SET_PDEATHSIG has ended the main process.
@@ -213,12 +213,19 @@ def _first_line(descriptor: int) -> str:
     text = b""
     end = time.monotonic() + _START_S
     while not text.endswith(b"\n") and (left := end - time.monotonic()) > 0:
-        if select.select([descriptor], [], [], left)[0]:
+        if _is_readable(descriptor, left):
             byte = os.read(descriptor, 1)
             if not byte:
                 break
             text += byte
     return text.decode().strip()
+
+
+def _is_readable(descriptor: int, wait_s: float) -> bool:
+    """Whether there is something to read within `wait_s`; also for numbers above those that `select` takes."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN | select.POLLHUP)
+    return bool(waiting.poll(max(wait_s, 0.0) * 1000))
 
 
 def _not_started(command: Sequence[str], errno_text: str) -> EngineNotStarted:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eyas.contract.engines.registry import ENGINES
+from eyas.serve.facts.containment import Containment
 from eyas.serve.facts.evidence import Answer, ExitFacts, Identity, LogLife, LogLine, Observation, ProcessFacts
 from eyas.serve.facts.state import Engine
 from eyas.serve.log.log_tail import LogTail
@@ -12,6 +13,14 @@ from eyas.serve.look.endpoints import BackgroundQuestion, Endpoints
 from eyas.serve.look.gpu_counters import GpuCounters
 from eyas.serve.look.process_tree import is_alive, started_at, tree_of
 from eyas.serve.look.subject import Subject, listeners_of
+
+_NO_LINES: tuple[tuple[LogLine, ...], LogLife] = ((), "written")
+_NO_PROCESSES: tuple[tuple[ProcessFacts, ...] | None, ExitFacts | None] = (None, None)
+_NO_ANSWERS: dict[str, Answer] = {}
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclass(slots=True)
@@ -30,38 +39,45 @@ class LiveProbes:
     _port_is_ours: bool = False
     _stranger: str = ""
     _answers: bool = False
-    _missing: list[str] = field(default_factory=list)
+    _failed: list[str] = field(default_factory=list)
+    _contained: Containment = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._contained = Containment(self._failed.append)
 
     def observe(self, now: float) -> Observation:
-        """Look once."""
-        processes, ended = self._processes()
-        lines, log_life = self._log(now)
-        health = self.endpoints.health(is_ready=self._was_healthy) if self.endpoints is not None else {}
-        if health and not self._answers_for_us(processes):
-            health = {}
+        """Look once. What fails leaves its part empty and is named in `missing`."""
+        run, endpoints = self._contained.run, self.endpoints
+        processes, ended = run("looking at its processes", self._processes, _NO_PROCESSES)
+        lines, log_life = run("reading its log", lambda: self._log(now), _NO_LINES)
+        health = run("asking for its health", lambda: self._health(processes), _NO_ANSWERS)
         self._was_healthy = any(answer.code == 200 for answer in health.values())
         self._answers = any(answer.code for answer in health.values())
-        counters = self.endpoints.counters() if self.endpoints is not None and self._was_healthy else None
         pids = None if processes is None else [p.pid for p in processes]
-        # Only where we see its processes: the server behind a URL may be on another machine, with other GPUs.
-        gpus = None if pids is None else self.gpus.read(pids)
+        counters = endpoints.counters if endpoints is not None and self._was_healthy else _nothing
+        canary = self.canary.poll if self.canary is not None and self._was_healthy else _nothing
         return Observation(
             at=now,
             lines=lines,
             pending_bar=self.log.pending_bar if self.log is not None else None,
-            port=self.endpoints.port() if self.endpoints is not None else "unknown",
+            port=run("looking at its port", endpoints.port, "unknown") if endpoints is not None else "unknown",
             endpoints=health,
             processes=processes,
-            gpus=gpus,
-            counters=counters,
+            # Only where we see its processes: the server behind a URL may be on another machine, with other GPUs.
+            gpus=None if pids is None else run("reading GPU counters", lambda: self.gpus.read(pids), None),
+            counters=run("reading its counters", counters, None),
             exit=ended,
-            canary=self.canary.poll() if self.canary is not None and self._was_healthy else None,
-            identity=self._identity(),
+            canary=run("asking a canary", canary, None),
+            identity=run("asking who answers", self._identity, None),
             log_life=log_life,
             log_written_at=self.log.written_at if self.log is not None else None,
             has_log_age=self.log is None or self.log.has_age,
             missing=self._what_is_missing(),
         )
+
+    def _health(self, processes: tuple[ProcessFacts, ...] | None) -> dict[str, Answer]:
+        health = self.endpoints.health(is_ready=self._was_healthy) if self.endpoints is not None else {}
+        return health if health and self._answers_for_us(processes) else {}
 
     def learn(self, engine: str, version: str | None) -> None:
         """Pass it on to the endpoints."""
@@ -82,9 +98,10 @@ class LiveProbes:
             return None, None
         process = self.subject.process
         if process is not None:
+            ended = self._contained.run("asking how it ended", process.exit_facts, None)
             tree = tuple(p for p in tree_of(process.guard_pid, main=process.pid) if p.pid != process.guard_pid)
             process.known_pids |= {p.pid for p in tree}
-            return tree, process.exit_facts()
+            return tree, ended
         began_at = started_at(self.subject.pid)
         self._began_at = self._began_at if self._began_at is not None else began_at
         if began_at is None or began_at != self._began_at or not is_alive(self.subject.pid):
@@ -118,7 +135,9 @@ class LiveProbes:
             notes += self.endpoints.notes
         if self.log is not None:
             notes.append(self.log.note)
-        notes.append(self._stranger)
+        questions = (self.endpoints.questions if self.endpoints is not None else ()) + (self.canary,)
+        notes += [question.failed for question in questions if question is not None]
+        notes += [self._stranger, *self._failed]
         return tuple(note for note in notes if note)
 
 

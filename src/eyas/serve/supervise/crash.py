@@ -32,6 +32,7 @@ class CrashReader:
         self._table = table
         self._reader = TracebackReader()
         self._fatal: list[_FatalLine] = []
+        self._echoes: dict[tuple[int, int], bool] = {}
 
     def feed(self, line: LogLine) -> None:
         """Take one line in."""
@@ -89,8 +90,11 @@ class CrashReader:
         return next((t for t in own or told if own or self._table.find_failure(t.messages)), None)
 
     def _is_echo(self, traceback: Traceback) -> bool:
-        found = self._table.find_failure(traceback.messages)
-        return found is not None and found[0].collateral
+        key = (traceback.number, len(traceback.lines))
+        if key not in self._echoes:
+            found = self._table.find_failure(traceback.messages)
+            self._echoes[key] = found is not None and found[0].collateral
+        return self._echoes[key]
 
     def _is_parent(self, traceback: Traceback) -> bool:
         return self._table.parents.search(traceback.exceptions[0]) is not None

@@ -6,15 +6,19 @@ is said once and the watch continues.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from eyas.errors import EyasError
+from eyas.serve.facts.containment import Containment
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Event, EventKind, Snapshot, StateName
 from eyas.serve.log.phases import PhaseRun
 
 SCHEMA = "eyas.timeline/1"
 _MAX_EVENTS = 5000
+_MAX_WARNINGS = 100
+_MAX_CHARACTERS = 2000  # of one text: a server or a log may hand us anything
+_WRITING = "writing into the run folder"
 
 
 class Timeline:
@@ -24,12 +28,14 @@ class Timeline:
         self.events: list[Event] = []
         self.num_dropped = 0
 
-    def add(self, event: Event) -> None:
-        """Keep an event (of "progress" events beyond the limit only the number is kept)."""
-        if len(self.events) >= _MAX_EVENTS and event.kind == "progress":
+    def add(self, event: Event) -> bool:
+        """Keep an event; False if there are too many (changes of state and their like are kept for longer)."""
+        limit = _MAX_EVENTS if event.kind in ("progress", "phase", "note") else 2 * _MAX_EVENTS
+        if len(self.events) >= limit:
             self.num_dropped += 1
-            return
+            return False
         self.events.append(event)
+        return True
 
     def as_document(self, runs: Sequence[PhaseRun], last: Snapshot | None) -> dict[str, Any]:
         """The object of schema eyas.timeline/1.
@@ -76,7 +82,10 @@ def _phase(run: PhaseRun, next_began: float | None) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Journal:
-    """One watch's notes. `state` is the last state that was told; `began_at` unix seconds."""
+    """One watch's notes. `state` is the last state that was told; `began_at` unix seconds.
+
+    Writing and showing are contained: what fails there is a warning, and the next note is tried again.
+    """
 
     folder: RunFolder | None
     began_at: float
@@ -84,23 +93,31 @@ class Journal:
     listeners: list[Callable[[Event], None]] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
     state: StateName = StateName.STARTING
+    _contained: Containment = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Told by the next snapshot only: an event about a lost view or a full disk would fail as well.
+        self._contained = Containment(lambda text: self.warnings.setdefault(text, text))
 
     def tell(self, kind: EventKind, text: str, data: Mapping[str, Any], *, at: float) -> None:
         """Something happened at unix time `at`."""
+        text = text[:_MAX_CHARACTERS]
         event = Event(at=at, elapsed_s=at - self.began_at, kind=kind, state=self.state, text=text, data=dict(data))
-        self.timeline.add(event)
-        if self.folder is not None:
-            try:
-                self.folder.append_event(event.as_document())
-            except EyasError as error:
-                self._lost(error)
-        for listener in self.listeners:
-            listener(event)
+        if not self.timeline.add(event):
+            return
+        folder = self.folder
+        if folder is not None:
+            self._contained.run(_WRITING, lambda: folder.append_event(event.as_document()), None)
+        for listener in tuple(self.listeners):
+            self._contained.run("showing what happened", partial(listener, event), None)
 
     def warn(self, text: str, *, at: float, key: str = "") -> None:
         """A warning, told once and standing from then on; with `key` its newest wording stands, still told once."""
-        is_new = (key or text) not in self.warnings
-        self.warnings[key or text] = text
+        key = key or text
+        is_new = key not in self.warnings
+        if is_new and len(self.warnings) >= _MAX_WARNINGS:
+            return
+        self.warnings[key] = text[:_MAX_CHARACTERS]
         if is_new:
             self.tell("warning", text, {}, at=at)
 
@@ -110,14 +127,11 @@ class Journal:
 
     def write_snapshot(self, snapshot: Snapshot, timeline: Mapping[str, Any]) -> None:
         """last.json and timeline.json in the run folder."""
-        if self.folder is None:
-            return
-        try:
-            self.folder.write_document("timeline.json", timeline)
-            self.folder.write_document("last.json", snapshot.as_document())
-        except EyasError as error:
-            self._lost(error)
+        self.write("timeline.json", lambda: timeline)
+        self.write("last.json", snapshot.as_document)
 
-    def _lost(self, error: EyasError) -> None:
-        text = f"the run folder cannot be written: {error.why}"
-        self.warnings[text] = text
+    def write(self, name: str, document: Callable[[], Mapping[str, Any]]) -> None:
+        """A JSON object into the run folder, if there is one."""
+        folder = self.folder
+        if folder is not None:
+            self._contained.run(_WRITING, lambda: folder.write_document(name, document()), None)

@@ -13,10 +13,12 @@ Nothing here sends a signal, starts a process or prints. Clock, probes and stack
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from eyas.contract.engines.registry import ENGINES
 from eyas.serve.facts.clock import Clock, SystemClock
+from eyas.serve.facts.containment import Containment
 from eyas.serve.facts.evidence import GpuFacts, LogLine, Observation, Probes, ProcessFacts, moved_between
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import (
@@ -44,6 +46,7 @@ from eyas.serve.supervise.state_rules import Patience, StateRules
 from eyas.talk import seconds
 
 _PROGRESS_EVENT_S = 5.0
+_NAP_S = 1.0
 _EARLY_LINES = 500
 _LONGEST_SILENT_LAUNCH_S = 600.0
 _DONE = ": done, going on"
@@ -80,6 +83,7 @@ class Supervisor:
     memory: PhaseMemory | None = None
     key: StartKey | None = None
     journal: Journal = field(init=False)
+    _contained: Containment = field(init=False)
     _tracker: PhaseTracker = field(init=False)
     _crash: CrashReader = field(init=False)
     _rules: StateRules = field(init=False)
@@ -99,6 +103,7 @@ class Supervisor:
     def __post_init__(self) -> None:
         now = self.clock.now()
         self.journal = Journal(self.folder, now)
+        self._contained = Containment(lambda text: self.journal.warn(text, at=self.clock.now()))
         table = table_for(self.engine, self.version)
         self._tracker = PhaseTracker(table, now, "launch" if self.has_log else "start")
         self._crash = CrashReader(table)
@@ -109,17 +114,42 @@ class Supervisor:
     # ------------------------------------------------------------------ for the caller
 
     def step(self) -> Snapshot:
-        """Observe once and say what the server is doing now."""
-        seen = self.probes.observe(self.clock.now())
-        self._take_lines(seen)
-        self._rules.note_moves(moved_between(self._seen, seen), seen.at)
-        self._seen = seen
-        self._acceptance.feed(seen.counters)
-        verdict = self._rules.decide(seen, has_crash_evidence=self._crash.has_evidence)
-        self._note_http(verdict, seen)
-        snapshot = self._snapshot(self._confirmed(verdict, seen), seen)
-        self._announce(snapshot)
+        """Observe once and say what the server is doing now. Never raises: see `facts/containment.py`."""
+        now = self.clock.now()
+        snapshot = self._contained.run("judging", self._step, None)
+        if snapshot is None:
+            state = self._last.state if self._last is not None else StateName.STARTING
+            reason = "this look failed in eyas itself; the state is that of the look before"
+            snapshot = Snapshot(
+                at=now,
+                elapsed_s=now - self.journal.began_at,
+                engine=self.engine,
+                version=self.version,
+                state=StateName.UNHEALTHY if state.is_final else state,
+                reason=reason,
+                warnings=tuple(self.journal.warnings.values()),
+            )
         self._last = snapshot
+        return snapshot
+
+    def _step(self) -> Snapshot:
+        contained, now = self._contained, self.clock.now()
+        seen = contained.run("looking", lambda: self.probes.observe(now), Observation(at=now))
+        contained.run("reading the log's lines", lambda: self._take_lines(seen), None)
+        contained.run(
+            "comparing two looks",
+            lambda: self._rules.note_moves(moved_between(self._seen, seen), seen.at),
+            None,
+        )
+        self._seen = seen
+        contained.run("reading the counters", lambda: self._acceptance.feed(seen.counters), None)
+        has_evidence = contained.run("reading tracebacks", lambda: self._crash.has_evidence, False)
+        found = self._rules.decide(seen, has_crash_evidence=has_evidence)
+        contained.run("noting the phase", lambda: self._note_http(found, seen), None)
+        # A stall that cannot be looked into is one all the same.
+        found = contained.run("taking stacks", lambda: self._confirmed(found, seen), found)
+        snapshot = self._snapshot(found, seen)
+        contained.run("telling the state", lambda: self._announce(snapshot), None)
         return snapshot
 
     def run(
@@ -140,15 +170,21 @@ class Supervisor:
             while True:
                 snapshot = self.step()
                 if on_snapshot is not None:
-                    on_snapshot(snapshot)
+                    self._contained.run("showing the state", partial(on_snapshot, snapshot), None)
                 is_late = end is not None and self.clock.now() >= end
                 is_done = snapshot.state in until or snapshot.state.is_final or self.log_is_over
                 if is_done or is_late or stop_when():
                     return snapshot
-                self.clock.sleep(poll_s)
+                self._sleep(poll_s, stop_when)
         finally:
             if on_event is not None:
                 self.journal.listeners.remove(on_event)
+
+    def _sleep(self, seconds: float, stop_when: Callable[[], bool]) -> None:
+        """Until the next look; a long pause is broken off when the watch is to end."""
+        end = self.clock.now() + seconds
+        while (left := end - self.clock.now()) > 0 and not stop_when():
+            self.clock.sleep(min(left, _NAP_S))
 
     def prove(self, proof: Proof) -> None:
         """Tell the state machine what the first-minute verdict found: ready becomes proven if `proof.ok`."""
@@ -211,7 +247,7 @@ class Supervisor:
         if self.engine == "unknown":
             self._find_engine(seen)
         for line in seen.lines:
-            self._take_line(line)
+            self._contained.run("reading a line of the log", partial(self._take_line, line), None)
         if self.log_only and self._seen is None and seen.log_written_at is not None:
             # Lines without a stamp, and stamps of another zone, are younger than they seem.
             self._rules.note_moves({"log": "something was written"}, seen.log_written_at)
@@ -252,7 +288,7 @@ class Supervisor:
             "note", f"the engine is {self.engine}", {"engine": self.engine}, at=seen.lines[0].at if said else seen.at
         )
         for line in early:
-            self._take_line(line)
+            self._contained.run("reading a line of the log", partial(self._take_line, line), None)
 
     def _take_line(self, line: LogLine) -> None:
         before = self._milestones()

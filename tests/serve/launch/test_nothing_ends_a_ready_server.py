@@ -1,0 +1,245 @@
+"""Nothing that fails in eyas ends the server it observes: exceptions at every seam, lost outputs, unreadable logs."""
+
+import errno
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from eyas.errors import EyasError
+from eyas.serve.facts.evidence import CounterFacts, ExitFacts
+from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.facts.state import StateName
+from eyas.serve.launch import running_server
+from eyas.serve.launch.launch_outcome import LaunchSettings
+from eyas.serve.launch.running_server import RunningServer
+from eyas.serve.launch.stop import Interrupts
+from eyas.serve.log.phases import PhaseTracker
+from eyas.serve.supervise.crash import CrashReader
+from eyas.serve.supervise.journal import Journal, Timeline
+from eyas.serve.supervise.liveness import AcceptanceWatch
+from eyas.serve.supervise.phase_times import PhaseMemory, PhaseTimes, StartKey
+from eyas.serve.supervise.stall import StallWatch
+from eyas.serve.supervise.state_rules import StateRules
+from eyas.serve.supervise.supervisor import Supervisor
+from eyas.serve.supervise.views import PlainView
+from eyas.serve.verdict.canary_run import CanaryOptions
+from fake_world import FakeClock, World, sglang
+from scenario_worlds import ROLL, UP
+
+SEAMS: tuple[tuple[type, str], ...] = (
+    *((World, name) for name in ("observe", "take", "learn")),
+    *((PhaseTracker, name) for name in ("feed", "feed_pending", "saw_http", "title_of")),
+    *((CrashReader, name) for name in ("feed", "cause", "_root")),
+    *((StateRules, name) for name in ("note_moves", "decide", "activity", "budget_s", "last_words", "unmoved")),
+    *((AcceptanceWatch, name) for name in ("feed", "proof")),
+    *((PhaseTimes, name) for name in ("phase_eta_s", "ready_eta_s", "keep")),
+    *((StallWatch, name) for name in ("suspect", "calm")),
+    *((RunFolder, name) for name in ("append_event", "write_document", "write_stacks")),
+    *((Timeline, name) for name in ("add", "as_document")),
+    *((Journal, name) for name in ("tell", "warn", "withdraw", "write_snapshot", "write")),
+    *((Supervisor, name) for name in ("_take_lines", "_take_line", "_confirmed", "_snapshot", "_announce", "_cause")),
+    *((Supervisor, name) for name in ("phase_rows", "prove", "_note_http", "_phase_view", "_tell_progress")),
+    *((PlainView, name) for name in ("show", "event")),
+    *((RunningServer, name) for name in ("_ask", "_advance_verdict")),
+)
+EXCEPTIONS: tuple[Callable[[], Exception], ...] = (
+    lambda: ValueError("could not convert string to float: '.'"),
+    lambda: OverflowError("cannot convert float infinity to integer"),
+    lambda: OSError(errno.EISDIR, "Is a directory"),
+    lambda: OSError(errno.EMFILE, "Too many open files"),
+    lambda: BrokenPipeError(errno.EPIPE, "Broken pipe"),
+    lambda: UnicodeEncodeError("ascii", "ä", 0, 1, "ordinal not in range"),
+    lambda: MemoryError(),
+    lambda: RecursionError("maximum recursion depth exceeded"),
+    lambda: RuntimeError("can't start new thread"),
+    lambda: ZeroDivisionError("division by zero"),
+    lambda: AssertionError(),
+    lambda: KeyError("x"),
+    lambda: EyasError("what", "where", "why", "do"),
+)
+
+
+class FakeEngine:
+    """An engine's process that lives until the test says otherwise."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self.is_gone = False
+
+    def poll(self) -> int | None:
+        return self.code
+
+
+def counters(second: float) -> CounterFacts:
+    rounds = second * 50
+    return CounterFacts(
+        generation_tokens=rounds * 2, running=1, rounds=rounds, accepted_at=(rounds * 0.6, rounds * 0.4), mark=(rounds,)
+    )
+
+
+def ready_world() -> World:
+    world = World()
+    world.process(0, 100, "python -m sglang.launch_server", cpu=0.02)
+    world.process(0, 200, "sglang::scheduler_TP0", parent=100, cpu=0.5)
+    world.at(0, port="open", health=503)
+    world.log(
+        1, sglang(1, UP) + sglang(2, "Capture draft decode CUDA graph begin.") + "Capturing batches:  4%|x| 2/51 ["
+    )
+    world.log(3, sglang(3, ROLL))
+    world.at(3, health=200, counters=counters)
+    return world
+
+
+def running(
+    world: World, folder: RunFolder, *, looks: int, view: Any = None, at_look: Callable[[int], None] | None = None
+) -> tuple[RunningServer, FakeEngine]:
+    """A server under the real supervisor and loop, in fake time; the user interrupts after `looks` looks."""
+    interrupts = Interrupts()
+    clock = FakeClock()
+
+    class Steps(FakeClock):
+        count = 0
+
+        def sleep(self, seconds: float) -> None:
+            clock.sleep(seconds)
+            self.count += 1
+            if at_look is not None:
+                at_look(self.count)
+            interrupts.count = int(self.count >= looks)
+
+        def now(self) -> float:
+            return clock.now()
+
+    steps, engine = Steps(), FakeEngine()
+    supervisor = Supervisor(
+        engine="sglang",
+        version="0.5.15.post1",
+        probes=world,
+        clock=clock,
+        stacks=world,
+        folder=folder,
+        memory=PhaseMemory(folder.path / "memory"),
+        key=StartKey(engine="sglang"),
+    )
+    options = SimpleNamespace(data_parallel=1, served_name="m")
+    plan = SimpleNamespace(command=SimpleNamespace(url="http://127.0.0.1:1"), request=SimpleNamespace(options=options))
+    settings = LaunchSettings(runs=folder.path, cache=folder.path, canary=CanaryOptions(max_seconds=1))
+    server = RunningServer(
+        plan,  # type: ignore[arg-type]
+        settings,
+        view or PlainView(lambda _: None),
+        interrupts,
+        steps,
+        folder,
+        engine,  # type: ignore[arg-type]
+        supervisor,
+        None,
+    )
+    return server, engine
+
+
+@contextmanager
+def faults(randomness: random.Random, share: float) -> Iterator[list[bool]]:
+    """Every seam raises anything with probability `share`, while the list that is given holds True."""
+    on = [True]
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in SEAMS:
+            real = getattr(owner, name)
+
+            def faulty(*args: Any, _real: Any = real, **more: Any) -> Any:
+                if on[0] and randomness.random() < share:
+                    raise randomness.choice(EXCEPTIONS)()
+                return _real(*args, **more)
+
+            patch.setattr(owner, name, faulty)
+        patch.setattr(running_server, "_in_background", lambda work: _done(work))
+        yield on
+
+
+def _done(work: Callable[[], Any]) -> Any:
+    from concurrent.futures import Future
+
+    future: Future[Any] = Future()
+    try:
+        future.set_result(work())
+    except Exception as error:  # noqa: BLE001 - as the real one
+        future.set_exception(error)
+    return future
+
+
+def lives(folder: Path, seed: int) -> None:
+    randomness = random.Random(seed)
+    share = randomness.choice((0.01, 0.05, 0.2, 0.5, 1.0))
+    with faults(randomness, share) as on:
+        server, _ = running(
+            ready_world(), RunFolder(folder), looks=14, at_look=lambda look: on.__setitem__(0, look < 9)
+        )
+        last = server.until_end()
+
+    assert server.interrupts.count, f"seed {seed}: it ended before it was asked to"
+    assert last.state.is_serving, f"seed {seed}: {last.state}: {last.reason}"
+    assert len(last.warnings) <= 120
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_exceptions_at_every_seam_neither_end_the_watch_nor_change_its_state_for_good(tmp_path: Path, part: int):
+    for seed in range(part * 40, part * 40 + 40):
+        lives(tmp_path, seed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(5))
+def test_thousands_of_runs_with_exceptions_live(tmp_path: Path, part: int):
+    for seed in range(1000 + part * 1000, 2000 + part * 1000):
+        lives(tmp_path, seed)
+
+
+def test_the_faults_are_real(tmp_path: Path):
+    """The proof would prove nothing if no seam were reached."""
+    reached: set[str] = set()
+    for owner, name in SEAMS:
+        with pytest.MonkeyPatch.context() as patch:
+            real = getattr(owner, name)
+
+            def counted(*args: Any, _real: Any = real, _name: str = f"{owner.__name__}.{name}", **more: Any) -> Any:
+                reached.add(_name)
+                return _real(*args, **more)
+
+            patch.setattr(owner, name, counted)
+            patch.setattr(running_server, "_in_background", _done)
+            running(ready_world(), RunFolder(tmp_path), looks=8)[0].until_end()
+
+    assert len(reached) >= len(SEAMS) - 12  # stalls, crashes and withdrawn warnings are other worlds
+
+
+def test_a_lost_view_is_said_in_the_run_folder_and_the_watch_continues(tmp_path: Path):
+    def say(_: str) -> None:
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    server, _ = running(ready_world(), RunFolder(tmp_path), looks=10, view=PlainView(say))
+
+    last = server.until_end()
+
+    assert last.state.is_serving
+    assert any("showing what happened" in warning for warning in last.warnings)
+
+
+def test_only_the_guards_word_ends_it_not_what_a_look_says(tmp_path: Path):
+    world = ready_world()
+    world.at(5, exit=ExitFacts(code=1))
+    server, engine = running(world, RunFolder(tmp_path), looks=30)
+
+    def ends(look: int) -> None:
+        if look == 20:
+            engine.code, engine.is_gone = 1, True
+
+    server, engine = running(world, RunFolder(tmp_path), looks=30, at_look=ends)
+    last = server.until_end()
+
+    assert last.state is StateName.CRASHED
+    assert server.clock.count == 20  # type: ignore[attr-defined]
