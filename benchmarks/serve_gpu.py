@@ -35,7 +35,7 @@ from eyas.models.target_folder import resolve_target
 from eyas.serve.launch.flow import launch
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest, plan_launch
-from eyas.serve.launch.serve_options import ServeOptions
+from eyas.contract.engines.launching.serve_options import ServeOptions
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.supervise.views import PlainView
 from eyas.serve.verdict.canary_run import CanaryOptions

@@ -17,8 +17,9 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 FOREIGN = (
     "serve.",
     "client.",
-    "contract.engines.launch_flags",
-    "contract.engines.loading.judge",
+    "contract.engines.launching.",
+    "contract.engines.sglang.",
+    "contract.engines.vllm.",
     "contract.dialects.llama_cpp",
 )
 # (module, option) that no command says without having it, though it reaches the module; or another tool's. And why.

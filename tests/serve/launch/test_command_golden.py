@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eyas.serve.launch.command_sglang import sglang_command
-from eyas.serve.launch.command_vllm import vllm_command
-from eyas.serve.launch.serve_options import Counting, ServeOptions, ServeOptionsInvalid
+from eyas.contract.engines.launching.serve_options import Counting, ServeOptions, ServeOptionsInvalid
+from eyas.contract.engines.registry import engine_named
+from eyas.serve.launch.plan_words import shell_text
 from recipes import headers, recipe
 
 SGLANG = ["0.5.9", "0.5.12", "0.5.15.post1", "0.5.17", "0.5.20", "0.5.23"]
 VLLM = ["0.25.1", "0.32.0", "0.33.0"]
+sglang_command = engine_named("sglang").launching.command
+vllm_command = engine_named("vllm").launching.command
 
 
 @pytest.mark.parametrize("version", SGLANG)
@@ -104,7 +106,7 @@ def test_a_draft_shorter_than_the_served_length_gets_sglangs_variable_and_a_word
 def test_a_multimodal_wrappers_length_is_found():
     wrapped = headers(text_config={"max_position_embeddings": 4096})
 
-    assert recipe("vllm", "0.33.0", target_headers=wrapped).target_length == 4096
+    assert recipe("vllm", "0.33.0", target_headers=wrapped).draft.target_length == 4096
 
 
 def test_unknown_flags_are_refused_with_their_history():
@@ -166,8 +168,9 @@ def test_all_option_problems_are_said_at_once():
 
 
 def test_the_shell_text_can_be_pasted_and_hides_secrets():
-    command = vllm_command(recipe("vllm", "0.25.1", environment={"HF_TOKEN": "hf_secret", "NCCL_DEBUG": "INFO"}))
-    text = command.shell({"NCCL_SOCKET_IFNAME": "eth 0"})
+    command = vllm_command(recipe("vllm", "0.25.1"))
+    command = replace(command, environment={"HF_TOKEN": "hf_secret", "NCCL_DEBUG": "INFO"})
+    text = shell_text(command, {"NCCL_SOCKET_IFNAME": "eth 0"})
 
     assert text.splitlines()[:3] == ["HF_TOKEN='(redacted)' \\", "NCCL_DEBUG=INFO \\", "NCCL_SOCKET_IFNAME='eth 0' \\"]
     assert '  --speculative-config \'{"method": "eagle3",' in text
@@ -184,9 +187,9 @@ def test_a_flag_that_the_launch_needs_but_the_version_lacks_is_said_before_anyth
 
 
 def test_what_check_wants_for_this_draft_is_on_the_command_line_once():
-    window = ("--speculative-draft-window-size", "512", "--speculative-draft-model-quantization", "unquant")
-    sglang = sglang_command(recipe("sglang", "0.5.23", options=ServeOptions(quantization="fp8"), needed=window))
-    vllm = vllm_command(recipe("vllm", "0.33.0", needed=("--speculative-config", '{"parallel_drafting": true}')))
+    facts = {"window": 512, "target_is_quantised": True}
+    sglang = sglang_command(recipe("sglang", "0.5.23", options=ServeOptions(quantization="fp8"), **facts))
+    vllm = vllm_command(recipe("vllm", "0.33.0", is_parallel=True))
 
     words = " ".join(sglang.argv)
     assert "--speculative-draft-window-size 512" in words
@@ -197,6 +200,6 @@ def test_what_check_wants_for_this_draft_is_on_the_command_line_once():
 
 def test_a_draft_whose_scaled_rope_reaches_far_enough_needs_no_variable():
     headers_of = {"target_headers": headers(32768), "draft_headers": headers(2048)}
-    command = sglang_command(recipe("sglang", "0.5.23", effective_draft_length=32768, environment={}, **headers_of))
+    command = sglang_command(recipe("sglang", "0.5.23", scaled_length=32768, **headers_of))
 
     assert command.environment == {}

@@ -11,7 +11,7 @@ SECRETS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=
 
 
 def environment(caller: dict[str, str], **more: object):
-    defaults = {"added": {}, "engine": "vllm", "key_variable": None, "pythonpath": None}
+    defaults = {"added": {}, "key": (None, "VLLM_API_KEY"), "pythonpath": None}
     return server_environment(caller, **(defaults | more))  # type: ignore[arg-type]
 
 
@@ -43,7 +43,7 @@ def test_nccl_variables_are_passed_through_and_shown():
 
 
 def test_vllm_gets_the_key_by_its_own_variable_and_the_engines_folder_comes_first():
-    made = environment({"MY_KEY": "sesame", "PYTHONPATH": "/a"}, key_variable="MY_KEY", pythonpath="/site")
+    made = environment({"MY_KEY": "sesame", "PYTHONPATH": "/a"}, key=("MY_KEY", "VLLM_API_KEY"), pythonpath="/site")
 
     assert made.variables["VLLM_API_KEY"] == "sesame"
     assert made.shown["VLLM_API_KEY"] == "(redacted)"

@@ -1,6 +1,14 @@
 """What an engine's command line knows, from its help or from the table."""
 
-from eyas.serve.launch.flag_table import first_version_with, flag_value, flags_in_help, last_version_with, table_flags
+from eyas.contract.engines.launching.known_flags import KnownFlags, flag_value, flags_in_help
+from eyas.contract.engines.registry import engine_named
+
+SGLANG, VLLM = (engine_named(name).launching.flags for name in ("sglang", "vllm"))
+
+
+def table_flags(engine: str, version: str) -> KnownFlags:
+    return engine_named(engine).launching.flags.known(version)
+
 
 HELP = """usage: launch_server.py [-h] --model-path MODEL_PATH [--tp-size TP_SIZE]
 
@@ -35,11 +43,11 @@ def test_an_exact_version_is_certain_and_one_between_is_said_to_be_a_guess():
 
 
 def test_flags_come_and_go_with_versions():
-    assert last_version_with("sglang", "--cuda-graph-max-bs") == "0.5.17"
-    assert first_version_with("sglang", "--cuda-graph-max-bs-decode") == "0.5.15.post1"
-    assert last_version_with("sglang", "--tp-size") is None
-    assert first_version_with("vllm", "--per-request-spec-decode-metrics") == "0.32.0"
-    assert first_version_with("vllm", "--never-there") is None
+    assert SGLANG.last_version_with("--cuda-graph-max-bs") == "0.5.17"
+    assert SGLANG.first_version_with("--cuda-graph-max-bs-decode") == "0.5.15.post1"
+    assert SGLANG.last_version_with("--tp-size") is None
+    assert VLLM.first_version_with("--per-request-spec-decode-metrics") == "0.32.0"
+    assert VLLM.first_version_with("--never-there") is None
 
 
 def test_vllm_takes_negations_underscores_and_dotted_keys():

@@ -10,19 +10,17 @@ from pathlib import Path
 import pytest
 
 from eyas.contract.check.check import CheckReport
-from eyas.contract.engines.registry import parse_engine
+from eyas.contract.engines.launching.serve_options import ServeOptions
+from eyas.contract.engines.registry import engine_named, parse_engine
 from eyas.diagnostic import Diagnostic
 from eyas.serve.facts.state import Event, Experiment, Snapshot, Stall, StateName
 from eyas.serve.launch import running_server
-from eyas.serve.launch.command_sglang import sglang_command
-from eyas.serve.launch.command_vllm import vllm_command
 from eyas.serve.launch.environment import server_environment
 from eyas.serve.launch.flow import PortBusy, flags_of, launch, launch_with_retries
 from eyas.serve.launch.installed import find_engine
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest
 from eyas.serve.launch.memory_estimate import estimate_memory
-from eyas.serve.launch.serve_options import ServeOptions
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.log.tables import experiments_for, spec_config_of
 from eyas.serve.supervise.views import PlainView
@@ -44,11 +42,11 @@ def plan_of(folder: Path, engine: str, *, key: str | None = None, forced: tuple[
     given = recipe(engine, VERSIONS[engine], options=options, key_variable="MY_KEY" if key else None)
     installed = find_engine(engine, environment={**caller, "PYTHONPATH": site})
     object.__setattr__(given, "python", installed.python)
-    command = (sglang_command if engine == "sglang" else vllm_command)(given)
-    environment = server_environment(
-        caller, command.environment, engine=engine, key_variable=given.key_variable, pythonpath=site
-    )
-    memory = estimate_memory(None, None, engine=engine, tensor_parallel=1, context_length=None)
+    launching = engine_named(engine).launching
+    command = launching.command(given)
+    key = (given.key_variable, launching.key_variable)
+    environment = server_environment(caller, command.environment, key=key, pythonpath=site)
+    memory = estimate_memory(None, None, tensor_parallel=1, context_length=None, share=0.9)
     request = LaunchRequest(
         engine=engine,  # type: ignore[arg-type]
         target="T",
@@ -326,6 +324,6 @@ def test_keys_for_vllms_speculative_config_are_merged_by_its_command():
     words = flags_of(experiment)
 
     assert words[-2] == "--speculative-config"
-    merged = vllm_command(recipe("vllm", "0.33.0", *words))
+    merged = engine_named("vllm").launching.command(recipe("vllm", "0.33.0", *words))
     assert merged.findings == ()
     assert merged.argv.count("--speculative-config") == 1

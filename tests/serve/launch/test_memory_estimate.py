@@ -49,7 +49,7 @@ def test_a_multimodal_wrapper_is_looked_into_and_a_strange_config_is_unknown():
 def estimate(gpu_gib: float | None, weights_gib: int, **more: object):
     target, draft = checkpoint(LLAMA_8B, weights_gib * GIB), checkpoint(LLAMA_DRAFT, GIB)
     gpu = (int(gpu_gib * GIB), "") if gpu_gib else (None, "not readable here (no nvidia-smi)")
-    defaults = {"engine": "vllm", "tensor_parallel": 1, "context_length": 8192}
+    defaults = {"share": 0.92, "tensor_parallel": 1, "context_length": 8192}
     return estimate_memory(target, draft, gpu=gpu, **(defaults | more))  # type: ignore[arg-type]
 
 

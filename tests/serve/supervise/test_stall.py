@@ -196,9 +196,9 @@ def test_flags_are_those_of_the_version():
     ],
 )
 def test_every_proposed_flag_is_one_that_the_version_has(engine: str, version: str):
-    from eyas.serve.launch.flag_table import table_flags
+    from eyas.contract.engines.registry import engine_named
 
-    known = table_flags(engine, version)
+    known = engine_named(engine).launching.flags.known(version)
     kinds = [
         "graph-capture",
         "collective",

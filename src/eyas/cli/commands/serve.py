@@ -12,10 +12,16 @@ from cyclopts import Parameter
 from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import TargetName, cache_folder, target_folder, target_headers
 from eyas.cli.terminal import Terminal
+from eyas.contract.engines.launching.serve_options import (
+    Counting,
+    ServeOptions,
+    ServeOptionsInvalid,
+    refuse_where,
+)
+from eyas.contract.engines.registry import EngineName
 from eyas.errors import ExitCode
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest, plan_launch
-from eyas.serve.launch.serve_options import Counting, EngineChoice, ServeOptions, ServeOptionsInvalid, refuse_where
 from eyas.serve.verdict.canary_run import CanaryOptions
 from eyas.talk import counted
 
@@ -73,7 +79,7 @@ _OPTIONS, _FLOW = ServeOptions(), ServeFlow()
 
 def serve(
     *extra: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    engine: EngineChoice,
+    engine: EngineName,
     target: TargetName,
     draft: Path,
     print_only: Annotated[bool, Parameter(name="--print", negative="")] = False,

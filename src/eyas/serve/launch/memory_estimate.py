@@ -15,9 +15,6 @@ from eyas.diagnostic import Diagnostic
 
 GIB = 1 << 30
 _GRAPHS_AND_ACTIVATIONS = (1 * GIB, 4 * GIB)
-# What the engines take of a GPU's memory for weights and caches when not told otherwise (vLLM: config/cache.py;
-# SGLang keeps at least 10 GiB free on a GPU above 60 GiB: memory_hook.py).
-_DEFAULT_SHARE = {"vllm": 0.92, "sglang": 0.88}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,17 +85,16 @@ def estimate_memory(
     target: Checkpoint | None,
     draft: Checkpoint | None,
     *,
-    engine: str,
     tensor_parallel: int,
     context_length: int | None,
-    share: float | None = None,
+    share: float,
     gpu: tuple[int | None, str] = (None, "not asked"),
     kv_bytes: int = 2,
 ) -> MemoryEstimate:
     """The estimate for one launch.
 
     Args:
-        share: the user's --gpu-memory-utilization / --mem-fraction-static; None = the engine's default.
+        share: part of a GPU's memory that the engine takes for weights and caches.
         gpu: total bytes of the smallest GPU or None, and a note when None (`smallest_gpu`).
         kv_bytes: bytes per cached number (2 for bf16, 1 for fp8).
     """
@@ -110,7 +106,7 @@ def estimate_memory(
         context_length=context_length,
         gpu_total=gpu[0],
         gpu_note=gpu[1],
-        share=share or _DEFAULT_SHARE[engine],
+        share=share,
     )
 
 

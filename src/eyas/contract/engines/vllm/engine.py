@@ -4,9 +4,10 @@ from functools import cached_property
 from importlib import resources
 
 from eyas.client.server_api import ServerApi
+from eyas.contract.engines.launching.known_flags import FlagTable
 from eyas.contract.engines.loading.target_hooks import load_hooks
 from eyas.contract.engines.releases import Releases
-from eyas.contract.engines.serving_engine import Loading, LogKnowledge, ServingEngine
+from eyas.contract.engines.serving_engine import Launching, Loading, LogKnowledge, ServingEngine
 from eyas.contract.engines.version import at_least
 from eyas.contract.spec.target_spec import TargetSpec
 
@@ -33,6 +34,13 @@ class Vllm:
         from eyas.contract.engines.vllm.loading import VllmLoading
 
         return VllmLoading(self.releases, load_hooks(_FOLDER))
+
+    @cached_property
+    def launching(self) -> Launching:
+        """Its command line."""
+        from eyas.contract.engines.vllm.launching import VllmLaunching
+
+        return VllmLaunching(FlagTable.load(self.name, _FOLDER, is_loose=True))
 
     @cached_property
     def serving(self) -> ServerApi:

@@ -1,14 +1,12 @@
 """What `eyas serve` can be told, and how K, steps and top-k read in each engine's counting."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from eyas.errors import EyasError
 from eyas.talk import counted
-
-EngineChoice = Literal["sglang", "vllm"]
 
 
 class ServeOptionsInvalid(EyasError):
@@ -140,6 +138,15 @@ class Counting:
             num_draft_tokens=steps,
             sglang=(steps, topk, nodes),
             vllm=steps if topk == 1 else None,
+        )
+
+    @classmethod
+    def chain(cls, num_draft_tokens: int) -> "Counting":
+        """The countings of a chain."""
+        return cls(
+            num_draft_tokens=num_draft_tokens,
+            sglang=(num_draft_tokens, 1, num_draft_tokens + 1),
+            vllm=num_draft_tokens,
         )
 
     def __str__(self) -> str:

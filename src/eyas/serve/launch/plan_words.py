@@ -1,23 +1,43 @@
-"""What the report of `check` means for a launch: flags that the draft needs, its length, the ledger in one sentence."""
+"""A plan in words: the command for a shell and as JSON, and what the ledger says, in one sentence. No secrets."""
 
-import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from eyas.contract.engines.launch_flags import Launch, draft_length
+from eyas.contract.engines.launching.recipe import EngineCommand
 from eyas.contract.engines.loading.ledger import Ledger
-from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.reading.read_draft import read_draft
-from eyas.errors import EyasError
+from eyas.serve.facts.run_folder import redact_command, redact_environment
 from eyas.talk import counted
 
-_OWN_FLAGS = (
-    "--speculative-algorithm",
-    "--speculative-draft-model-path",
-    "--speculative-num-steps",
-    "--speculative-eagle-topk",
-    "--speculative-num-draft-tokens",
-)
-_OWN_SETTINGS = ("method", "model", "num_speculative_tokens")
+
+def shell_text(command: EngineCommand, passed: Mapping[str, str]) -> str:
+    """The command for a shell, secrets redacted: variables and flags one a line."""
+    shown = redact_environment({**passed, **command.environment})
+    words = [shlex.quote(word) for word in redact_command(command.argv)]
+    lines = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
+    head = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    lines.append(" ".join(words[:head]))
+    for word in words[head:]:
+        if word.startswith("--"):
+            lines.append(f"  {word}")
+        else:
+            lines[-1] += f" {word}"
+    if command.key_flag:
+        lines.append(f"  {command.key_flag} FILE   # a private file with the key, made at start")
+    return " \\\n".join(lines)
+
+
+def command_document(command: EngineCommand) -> dict[str, Any]:
+    """The command as a JSON object, secrets redacted."""
+    return {
+        "argv": redact_command(command.argv),
+        "environment": redact_environment(command.environment),
+        "url": command.url,
+        "num_draft_tokens": command.counting.num_draft_tokens,
+        "sglang_counting": list(command.counting.sglang),
+        "vllm_counting": command.counting.vllm,
+        "notes": list(command.notes),
+    }
 
 
 def ledger_words(ledger: Ledger | None, *, is_target_known: bool = True, is_sound: bool = True) -> str:
@@ -58,23 +78,3 @@ def _pattern(names: Sequence[str]) -> str:
     if common and len(names) > 1:
         return f"{'.'.join(common)}.*"
     return ", ".join(names[:2]) + (" ..." if len(names) > 2 else "")
-
-
-def needed_flags(launch: Launch) -> tuple[str, ...]:
-    """What `check` wants on the command line beyond algorithm, draft, K and shape, which `serve` sets itself."""
-    words: list[str] = []
-    for name, value in zip(launch.flags[::2], launch.flags[1::2], strict=False):
-        if name == "--speculative-config":
-            settings = {k: v for k, v in json.loads(value).items() if k not in _OWN_SETTINGS}
-            words += [name, json.dumps(settings)] if settings else []
-        elif name not in _OWN_FLAGS:
-            words += [name, value]
-    return tuple(words)
-
-
-def effective_length(draft: Checkpoint) -> int | None:
-    """The draft's longest sequence with its RoPE scaling counted; None where the draft cannot be understood."""
-    try:
-        return draft_length(read_draft(draft, None).spec)
-    except EyasError:
-        return None

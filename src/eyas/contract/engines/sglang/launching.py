@@ -1,0 +1,267 @@
+"""`python -m sglang.launch_server`: the draft's flags and the whole command, and launches that SGLang does badly.
+
+Source: server_args.py of 0.5.9, 0.5.12, 0.5.15.post1, 0.5.17; arg_groups/ of 0.5.20 and 0.5.23. All flags used here
+have kept their names in these versions; what moved are the graph flags.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from eyas.contract.engines.launching.known_flags import FlagTable, flag_value
+from eyas.contract.engines.launching.recipe import (
+    DraftLaunch,
+    EngineCommand,
+    Launch,
+    Recipe,
+    faked_acceptance,
+    heads_do_not_divide,
+    url_of,
+)
+from eyas.contract.engines.version import at_least
+from eyas.diagnostic import Diagnostic, finding
+
+_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+_MLA_TARGETS = ("deepseek", "kimi_k2", "kimi_k25", "glm_moe_dsa", "mistral_large_3")
+_MLA_ONLY_BACKENDS = ("trtllm_mla", "flashmla", "cutedsl_mla")
+_TREE_PAGE_BACKENDS = ("flashinfer", "fa3", "triton")
+_FAKES = ("SGLANG_SIMULATE_ACC_LEN",)
+_CONSTANT_HEALTH = (("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "0"), ("SGLANG_DIAG_BYPASS_HEALTH_GENERATE", "1"))
+_GONE_GRAPH_FLAGS = {
+    "--cuda-graph-max-bs": "--cuda-graph-max-bs-decode",
+    "--cuda-graph-bs": "--cuda-graph-bs-decode",
+}
+
+
+class SGLangLaunching:
+    """`Launching` of SGLang."""
+
+    package = "sglang"
+    help_words = ("-m", "sglang.launch_server", "--help")
+    default_port = 30000
+    # SGLang keeps at least 10 GiB free on a GPU above 60 GiB. Source: memory_hook.py
+    memory_share = 0.88
+    memory_flag = "--mem-fraction-static"
+    key_variable = None
+    own_options: Mapping[str, str] = {
+        "--model-path": "--target",
+        "--model": "--target",
+        "--speculative-draft-model-path": "--draft",
+        "--speculative-num-steps": "--num-draft-tokens",
+        "--speculative-eagle-topk": "--topk",
+        "--speculative-num-draft-tokens": "--num-draft-tokens or --tree-tokens",
+        "--speculative-draft-attention-backend": "--draft-attention-backend",
+        "--host": "--host",
+        "--port": "--port",
+        "--tp": "--tensor-parallel",
+        "--tp-size": "--tensor-parallel",
+        "--tensor-parallel-size": "--tensor-parallel",
+        "--dp": "--data-parallel",
+        "--dp-size": "--data-parallel",
+        "--data-parallel-size": "--data-parallel",
+        "--nnodes": "--nodes",
+        "--node-rank": "--node-rank",
+        "--dist-init-addr": "--head-address",
+        "--context-length": "--context-length",
+        "--max-running-requests": "--max-running-requests",
+        "--quantization": "--quantization",
+        "--served-model-name": "--served-name",
+    }
+
+    def __init__(self, flags: FlagTable) -> None:
+        self.flags = flags
+
+    def draft_launch(self, draft: DraftLaunch) -> Launch:
+        """The draft's part, for somebody's own command."""
+        steps, _, nodes = draft.counting.sglang
+        named, needed, environment, notes = _draft_flags(draft)
+        counting = f"K = {steps} drafts per pass: num-steps {steps}, num-draft-tokens {nodes}"
+        counting += f" (vLLM: num_speculative_tokens {steps})"
+        return Launch(flags=(*named, *needed), environment=environment, notes=(counting, *notes))
+
+    def command(self, recipe: Recipe) -> EngineCommand:
+        """The whole command for this machine (head and workers differ in --node-rank only)."""
+        options, port = recipe.options, recipe.options.port or self.default_port
+        named, needed, environment, notes = _draft_flags(recipe.draft)
+        argv = [recipe.python, "-m", "sglang.launch_server", "--model-path", recipe.target, *named]
+        argv += ["--host", options.host, "--port", str(port), *_sizes(recipe), *needed]
+        if options.served_name:
+            argv += ["--served-model-name", options.served_name]
+        if "--enable-metrics" not in recipe.extra:
+            argv.append("--enable-metrics")
+        return EngineCommand(
+            argv=(*argv, *recipe.extra),
+            environment=environment,
+            url=url_of(options, port),
+            counting=recipe.draft.counting,
+            # SGLang reads no key from the environment: a private YAML file is the way that `ps` does not show.
+            key_flag="--config" if recipe.key_variable else None,
+            notes=(*_notes(recipe), *notes),
+            findings=tuple(recipe.known.findings(argv, recipe.extra, self.own_options)),
+        )
+
+    def bad_combinations(self, recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Diagnostic]:
+        """Flags, environment and models that do not go together."""
+        yield from _bad_flags(recipe)
+        yield from _bad_environment(environment, recipe.known.label)
+        yield from heads_do_not_divide(recipe)
+
+    def warning(self, version: str) -> str:
+        """What to know of a server of this version; "" if nothing."""
+        if at_least(version, "0.5.10"):
+            return ""
+        return "before 0.5.10 SGLang's server stays up after a rank has died: watch it (eyas watch)"
+
+
+def _draft_flags(draft: DraftLaunch) -> tuple[list[str], list[str], dict[str, str], list[str]]:
+    """Flags of algorithm, draft and shape; flags that this very draft needs; variables; notes."""
+    steps, topk, nodes = draft.counting.sglang
+    named = ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", draft.draft]
+    named += ["--speculative-num-steps", str(steps), "--speculative-eagle-topk", str(topk)]
+    named += ["--speculative-num-draft-tokens", str(nodes)]
+    needed: list[str] = []
+    environment: dict[str, str] = {}
+    notes: list[str] = []
+    length, asked = draft.scaled_length, draft.asked_length
+    if length and asked and length < asked:
+        environment[_LONGER] = "1"
+        notes.append(
+            f"{_LONGER}=1: the draft's config allows {length} tokens, {asked} are served; without it (or a"
+            f" --context-length <= {length}) SGLang refuses to start; beyond {length} tokens fewer drafts are accepted"
+        )
+    if draft.window is not None:
+        needed += ["--speculative-draft-window-size", str(draft.window)]
+        notes.append("SGLang takes the draft's sliding window from this flag, not from config.json")
+    if (draft.target_is_quantised or draft.quantization) and not draft.is_quantised:
+        needed += ["--speculative-draft-model-quantization", "unquant"]
+        notes.append("without `unquant` the draft would inherit --quantization of the target")
+    if draft.attention_backend:
+        needed += ["--speculative-draft-attention-backend", draft.attention_backend]
+    elif not draft.is_mla and draft.target_type.startswith(_MLA_TARGETS):
+        notes.append(
+            "an MHA draft under an MLA target: if the target's attention backend is MLA-only (trtllm_mla, flashmla,"
+            " cutlass_mla), set --speculative-draft-attention-backend to an MHA one (fa3, flashinfer, trtllm_mha)"
+        )
+    return named, needed, environment, notes
+
+
+def _sizes(recipe: Recipe) -> Iterator[str]:
+    options = recipe.options
+    yield from ("--tp-size", str(options.tensor_parallel))
+    if options.data_parallel > 1:
+        yield from ("--dp-size", str(options.data_parallel))
+    if options.nodes > 1:
+        yield from ("--nnodes", str(options.nodes), "--node-rank", str(options.node_rank))
+        yield from ("--dist-init-addr", str(options.head_address))
+    if options.context_length:
+        yield from ("--context-length", str(options.context_length))
+    if options.max_running_requests:
+        yield from ("--max-running-requests", str(options.max_running_requests))
+    if options.quantization:
+        yield from ("--quantization", options.quantization)
+
+
+def _notes(recipe: Recipe) -> Iterator[str]:
+    options = recipe.options
+    if not options.max_running_requests and flag_value(recipe.extra, "--max-running-requests") is None:
+        yield (
+            "SGLang runs at most 48 requests at once when speculation is on and --max-running-requests is not set; "
+            "to compare with plain decoding set it in both"
+        )
+    if options.topk > 1:
+        yield (
+            f"a tree of {options.num_nodes_verified} nodes is verified per pass; with a tree SGLang's accept rate is "
+            "per node and cannot approach 1"
+        )
+    if options.nodes > 1:
+        yield (
+            f"node {options.node_rank} of {options.nodes}; start the same command with every --node-rank; health of "
+            "nodes above 0 is always 200 and says nothing"
+        )
+
+
+def _bad_flags(recipe: Recipe) -> Iterator[Diagnostic]:
+    extra, engine = recipe.extra, recipe.known.label
+    algorithm = flag_value(extra, "--speculative-algorithm")
+    if algorithm is not None and algorithm.upper() != "EAGLE3":
+        # sglang#21272; speculative_hook.py special-cases nothing of it.
+        yield finding(
+            "algorithm-not-eagle3",
+            "fatal",
+            f"--speculative-algorithm {algorithm} with an EAGLE-3 draft",
+            "-- --speculative-algorithm",
+            "SGLang starts, skips fc, uses the target's head and no vocabulary map: healthy, accept length 1.00",
+            "leave the flag out: eyas sets EAGLE3",
+            engine=engine,
+        )
+    for old, new in _GONE_GRAPH_FLAGS.items():
+        if flag_value(extra, old) is not None and at_least(recipe.known.version, "0.5.20"):
+            yield finding(
+                "flag-gone",
+                "error",
+                f"{old} is gone since SGLang 0.5.20",
+                f"-- {old}",
+                f"argparse finds it an ambiguous beginning of {new} and {new.replace('decode', 'prefill')} and exits",
+                f"use {new}",
+                engine=engine,
+            )
+    backend = flag_value(extra, "--attention-backend")
+    if backend in _MLA_ONLY_BACKENDS and not recipe.draft.attention_backend and not recipe.draft.is_mla:
+        # sglang#23490
+        yield finding(
+            "draft-backend-needed",
+            "error",
+            f"the draft would inherit --attention-backend {backend}, which serves MLA only",
+            "-- --attention-backend",
+            "the draft has ordinary attention; SGLang fails when it builds the draft's backend",
+            "add --draft-attention-backend trtllm_mha (or flashinfer, triton)",
+            engine=engine,
+        )
+    page, topk = flag_value(extra, "--page-size"), recipe.options.topk
+    if topk > 1 and page not in (None, "1") and backend not in (None, *_TREE_PAGE_BACKENDS):
+        yield finding(
+            "tree-needs-small-pages",
+            "error",
+            f"--topk {topk} with --page-size {page} on {backend}",
+            "--topk",
+            f"trees with pages above 1 work only on {', '.join(_TREE_PAGE_BACKENDS)}",
+            "use --topk 1 or one of these backends",
+            engine=engine,
+        )
+    for flag in ("--speculative-accept-threshold-single", "--speculative-accept-threshold-acc"):
+        if (value := flag_value(extra, flag)) not in (None, "1", "1.0"):
+            yield finding(
+                "acceptance-lossy",
+                "warning",
+                f"{flag} {value}: drafts are kept that the target would not have said",
+                f"-- {flag}",
+                "the answers are no longer the target's own",
+                "leave it out for lossless speculation",
+                engine=engine,
+            )
+    if recipe.options.data_parallel > 1 and "--enable-dp-attention" in extra:
+        # sglang#29144
+        yield finding(
+            "dp-attention-may-hang",
+            "warning",
+            "EAGLE with DP attention has hung after a good warm-up, with /health green",
+            "-- --enable-dp-attention",
+            "one rank waits in a collective while another answers health probes (sglang#29144)",
+            "let the first-minute verdict run: it asks every rank by itself",
+            engine=engine,
+        )
+
+
+def _bad_environment(environment: Mapping[str, str], engine: str) -> Iterator[Diagnostic]:
+    for name in _FAKES:
+        if environment.get(name):
+            yield faked_acceptance(name, f"environment: {name}={environment[name]}", engine)
+    for name, value in _CONSTANT_HEALTH:
+        if environment.get(name, "").lower() in (value, {"0": "false", "1": "true"}[value]):
+            yield finding(
+                "health-is-constant",
+                "warning",
+                f"{name}={environment[name]} makes /health answer 200 whatever happens",
+                f"environment: {name}",
+                "a stuck server looks healthy to every probe of /health",
+                f"unset {name}; eyas watches token progress all the same",
+                engine=engine,
+            )

