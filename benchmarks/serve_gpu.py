@@ -30,12 +30,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from eyas import shipped
+from eyas.contract.engines.launching.serve_options import ServeOptions
 from eyas.errors import EyasError
 from eyas.models.target_folder import resolve_target
 from eyas.serve.launch.flow import launch
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest, plan_launch
-from eyas.contract.engines.launching.serve_options import ServeOptions
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.supervise.views import PlainView
 from eyas.serve.verdict.canary_run import CanaryOptions

@@ -26,8 +26,8 @@ from eyas.diagnostic import Diagnostic, finding
 _CONFIG = "--speculative-config"
 _SPECULATIVE = (_CONFIG, "--speculative_config")
 _PER_REQUEST = "--per-request-spec-decode-metrics"
-# scaling types whose cache is simply made longer. Source: vllm/config/speculative.py _CACHE_ONLY_ROPE_TYPES
 _SCALED = ("yarn", "dynamic", "longrope")
+# scaling types whose cache is simply made longer. Source: vllm/config/speculative.py _CACHE_ONLY_ROPE_TYPES
 _CACHE_ONLY = frozenset({"default", "linear", "llama3", "ntk", "proportional"})
 
 
