@@ -33,7 +33,7 @@ def test_what_was_left_open_is_chosen_and_told():
         "learning rate 0.0005 (peak), chosen for width 1152",
         "512 tokens per step",
     ]
-    assert "they go alone" in resolved.notes[2]
+    assert "a batch of its own" in resolved.notes[2]
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_a_draft_that_is_trained_already_takes_smaller_steps():
     new, trained = (resolve(TrainConfig(), **sizes, is_new=is_new) for is_new in (True, False))
 
     assert trained.lr == pytest.approx(new.lr / 5)
-    assert "trained already" in trained.notes[0]
+    assert "a trained draft" in trained.notes[0]

@@ -1,6 +1,7 @@
-"""Ctrl-C, SIGTERM and SIGHUP in `eyas train`: the first lets the step end and a checkpoint be written, the second ends.
+"""Ctrl-C, SIGTERM and SIGHUP in `eyas train`: the first ends the run after its step, with a checkpoint; the second ends
+it at once.
 
-Outside of the steps they do what they always do. What is said afterwards is read from the disk, not remembered.
+Outside of the steps they act as usual. What is said afterwards is read from the disk.
 """
 
 import json as json_module
@@ -21,23 +22,23 @@ from eyas.talk import printable
 from eyas.train.run.stopping import TrainingStopped
 
 EXIT_CODE = 128 + signal.SIGINT
-_SAME_WISH_S = 0.5  # a terminal and a launcher may both pass one Ctrl-C on
+_SAME_WISH_S = 0.5  # one Ctrl-C may arrive from the terminal and from a launcher
 _STDOUT, _STDERR = 1, 2
 
 
 class TrainingInterrupted(EyasError):
-    """A run was ended at once, in the middle of what it was doing."""
+    """A run was ended at once, before its step was done."""
 
     code = "training-interrupted"
 
 
 @contextmanager
 def wish_to_stop(*, is_told: bool = True) -> Iterator[Callable[[], bool]]:
-    """While open, SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) are taken as the wish to stop; gives
-    whether there was one.
+    """While open, SIGINT, SIGTERM and SIGHUP (unless ignored, as under nohup) ask the run to stop; gives a function
+    that says whether one came.
 
     Args:
-        is_told: whether the first signal is answered on stderr.
+        is_told: whether to answer the first signal on stderr.
     """
     asked_at: list[float] = []
 
@@ -48,7 +49,7 @@ def wish_to_stop(*, is_told: bool = True) -> Iterator[Callable[[], bool]]:
         if not asked_at:
             asked_at.append(now)
             if is_told:
-                _tell(b"\nstopping after this step, with a checkpoint; once more ends at once\n")
+                _tell(b"\nstopping after this step, with a checkpoint; a second signal ends at once\n")
 
     if threading.current_thread() is not threading.main_thread():  # signals go to the main thread alone
         yield lambda: False
@@ -65,9 +66,9 @@ def wish_to_stop(*, is_told: bool = True) -> Iterator[Callable[[], bool]]:
 
 
 def _tell(text: bytes) -> None:
-    """Write to stderr, not through `sys.stderr`: the signal may have come in the middle of its writing.
+    """Write to the descriptor, not through `sys.stderr`: the signal may have interrupted its writing.
 
-    Where the terminal is gone, what is still to be said goes nowhere: it must not end the step.
+    Where the terminal is gone, later output goes to /dev/null, so that it does not end the step.
     """
     try:
         os.write(_STDERR, text)
@@ -79,11 +80,11 @@ def _tell(text: bytes) -> None:
 
 
 def tell_end(ended: TrainingStopped | KeyboardInterrupt, out: Path, *, was_there: bool, json: bool) -> int:
-    """Say what an interrupted run has left, on stderr and as a document; gives the exit code.
+    """Say what is kept of an interrupted run, on stderr and as a document; gives the exit code.
 
     Args:
-        out: folder of the draft to be.
-        was_there: before the run.
+        out: folder for the draft.
+        was_there: whether it existed before the run.
     """
     error = ended if isinstance(ended, TrainingStopped) else _cut_short(out, was_there)
     print(printable(f"interrupted: {error.what}; {error.do}"), file=sys.stderr, flush=True)
@@ -94,14 +95,14 @@ def tell_end(ended: TrainingStopped | KeyboardInterrupt, out: Path, *, was_there
 
 def _cut_short(out: Path, was_there: bool) -> TrainingInterrupted:
     folder = resume_folder(out)
-    why = "SIGINT (Ctrl-C), SIGTERM or SIGHUP outside of the steps, or for the second time"
+    why = "a second SIGINT (Ctrl-C), SIGTERM or SIGHUP, or one outside of the steps"
     if out.exists() and not was_there:
-        return TrainingInterrupted(f"{out} is written, whole", str(out), why, "the run was done but for its summary")
+        return TrainingInterrupted(f"{out} is written completely", str(out), why, "use it: only the summary is missing")
     step = _kept_step(folder)
     if step:
-        what, do = f"{folder} holds the run as of step {step}", "run the same command again: it goes on from there"
+        what, do = f"{folder} holds the run as of step {step}", "run the same command again to resume there"
     else:
-        what, do = "no step of this run is kept", "the same command begins at step 1"
+        what, do = "no step of this run is kept", "run the same command again to start at step 1"
     return TrainingInterrupted(what, str(folder), why, do)
 
 

@@ -1,11 +1,11 @@
-"""What `eyas train` prints at its end, for a person and as JSON."""
+"""The summary of `eyas train`, as text and as JSON."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 
 def summary_of(metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """First and last tenth of the steps: the mean over each, so that one batch does not decide."""
+    """Means over the first and the last tenth of the steps."""
     if not metrics:
         return {"metrics": None}
     tenth = max(1, len(metrics) // 10)
@@ -48,7 +48,7 @@ def outcome_text(document: Mapping[str, Any], *, init_only: bool) -> str:
     lines = [
         f"{document['steps']} steps, {document['tokens']} tokens, {document['tokens_per_s']:.0f} tokens/s",
         f"loss {first['loss']:.3f} → {last['loss']:.3f} (means over the first and last tenth of the steps)",
-        "in the last tenth, by unrolled step, in target ids, a token outside the draft vocabulary counts as wrong:",
+        "in the last tenth, by unrolled step; a token outside the draft vocabulary counts as wrong:",
         f"  accuracy     {_percents(last['accuracy'])}  (teacher-forced)",
         f"  joint        {_percents(last['joint'])}  (right at all steps so far)",
         f"  conditional  {_percents(last['conditional'])}  (right, given right at all steps before)",
@@ -73,7 +73,7 @@ def _held_out_lines(document: Mapping[str, Any]) -> list[str]:
 
 
 def _written_line(written: Mapping[str, Any], expected: float | None) -> str:
-    """The figure of the file, and the one that it was chosen by where that is another."""
+    """The accept length of the written file, and the one it was chosen by, if they differ."""
     length = f"{written['accept_length']:.3f}"
     differs = expected is not None and f"{expected:.3f}" != length
     trained = f"; {expected:.3f} while training" if differs else ""

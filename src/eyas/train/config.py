@@ -1,4 +1,4 @@
-"""What `eyas train` may be told, and what it resolves to. Two objects: the second is made, the first never changed."""
+"""The options of `eyas train`, and the numbers they resolve to: a second object, the first is never changed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from eyas.errors import EyasError
 
 LossName = Literal["kl", "ce", "tv", "lk"]
 
-# Sections of `eyas train --help`, in this order, behind what must be given.
+# Sections of `eyas train --help`, in this order, after the required options.
 AMOUNT = Group("How much", sort_key=1)
 DRAFT = Group("The draft", sort_key=2)
 OPTIMISATION = Group("Optimisation", sort_key=3)
@@ -23,7 +23,7 @@ OUTPUT = Group("Output", sort_key=6)
 # At the width of SmolLM2-135M; a wider draft takes proportionally smaller steps.
 _LR_AT_WIDTH = (1e-3, 576)
 MAX_STEPS = 1_000_000  # every step of a run is laid out in memory before the first
-_MAX_SEED = 2**32 - 1  # `batches` and torch make a 64-bit number of it
+_MAX_SEED = 2**32 - 1  # `batch_plan` and torch make a 64-bit number of it
 _MAX_THREADS = 1024
 _TRAINED_SHARE = 0.2  # of the learning rate of a new draft
 _DRAFT_VOCAB_SIZE = 8192
@@ -41,7 +41,7 @@ class TrainConfigInvalid(EyasError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftShape:
-    """Options of a new draft; what an engine makes of them is said by `eyas check`."""
+    """Options of a new draft (`--init-from` keeps that draft's own); `eyas check` says how an engine reads them."""
 
     num_layers: int = 1
     """Decoder layers, 1 … 8; only the first reads the target's states."""
@@ -86,8 +86,8 @@ class TrainConfig:
     """Tokens per optimiser step, at least one row; by default 2048 with --steps, else about 1.5 √(tokens of the run),
     a power of two, 256 … 32768."""
     micro_batch_tokens: Annotated[int | None, Parameter(group=OPTIMISATION)] = None
-    """Tokens that go through the models at once, at least one row; more only accumulate gradients. By default 4096 on a
-    CPU and 16384 on a GPU, which smaller ones would leave waiting."""
+    """Tokens that go through the models at once, at least one row; a larger step accumulates gradients over several. By
+    default 4096 on a CPU and 16384 on a GPU."""
     ttt_steps: Annotated[int, Parameter(group=OPTIMISATION)] = 7
     """Unrolled steps of training-time test, 1 … 16."""
     loss: Annotated[LossName, Parameter(group=OPTIMISATION)] = "kl"
@@ -100,35 +100,35 @@ class TrainConfig:
     warmup_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.05
     """Share of the steps over which the learning rate rises linearly, 0 … 1."""
     schedule: Annotated[Literal["cosine", "linear", "constant"], Parameter(group=OPTIMISATION)] = "cosine"
-    """Course of the learning rate after the warm-up."""
+    """Shape of the learning rate after the warm-up."""
     final_lr_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.1
-    """What is left of the learning rate at the end, as a share of its peak, 0 … 1."""
+    """Learning rate at the end, as a share of its peak, 0 … 1."""
     weight_decay: Annotated[float, Parameter(group=OPTIMISATION)] = 0.0
     """Decoupled weight decay of matrices; norms have none."""
     grad_clip: Annotated[float, Parameter(group=OPTIMISATION)] = 0.5
     """Largest norm of all gradients together."""
     draft_vocab_size: Annotated[int | Literal["full"] | None, Parameter(group=DRAFT)] = None
-    """Tokens that the draft can say, the most frequent supervised ones; full, or 0: the target's whole vocabulary. By
+    """Size of the draft vocabulary: the most frequent supervised tokens; full or 0 is the target's whole vocabulary. By
     default 8192, or all of a target that has fewer."""
     aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(group=DRAFT, consume_multiple=True, negative="")] = None
     """Decoder layers applied before each tapped state, low to high, three of them; by default 2, N/2, N-3 as in SGLang
     and vLLM."""
     shape: Annotated[DraftShape, Parameter(group=DRAFT, name="*")] = field(default_factory=DraftShape)
-    """Of a new draft."""
+    """Shape of a new draft."""
     freeze_head: Annotated[bool, Parameter(group=DRAFT, negative="")] = False
     """Keep the head as it was initialised."""
     freeze_embedding: Annotated[bool, Parameter(group=DRAFT, negative="")] = False
-    """Keep an embedding of the draft's own as it is; the target's is never trained."""
+    """Keep the draft's own embedding as it is; the target's is never trained."""
     eval_every: Annotated[int | None, Parameter(group=CHECKS)] = None
     """Optimiser steps between replays of the held-out rows, 0 = never; by default about ten replays a run."""
     held_out_rows: Annotated[int, Parameter(group=CHECKS)] = 64
-    """Held-out rows that are replayed, the first ones of the file, 1 … 100000."""
+    """Number of held-out rows that are replayed, from the start of the file, 1 … 100000."""
     held_out_draft_tokens: Annotated[int, Parameter(group=CHECKS)] = 5
     """Drafts per verify pass in these replays, 1 … 16."""
     keep: Annotated[Literal["best", "last"], Parameter(group=CHECKS)] = "best"
     """Which draft is written: the one with the largest accept length on the held-out rows, or the last."""
     log_every: Annotated[int | None, Parameter(group=OUTPUT)] = None
-    """Steps between readings of loss and counts; the GPU is not waited for in between. By default 10, on a CPU 1."""
+    """Steps between readings of loss and counts; eyas waits for the GPU only then. By default 10, on a CPU 1."""
     checkpoint_every_s: Annotated[float, Parameter(group=OUTPUT)] = 300.0
     """Seconds between checkpoints of the unfinished run (OUT.resume); 0 = none."""
     seed: Annotated[int, Parameter(group=OPTIMISATION)] = 0
@@ -149,8 +149,7 @@ class TrainConfig:
         return 0 if self.draft_vocab_size == "full" else self.draft_vocab_size
 
     def offered_of(self, vocab_size: int) -> tuple[int, tuple[str, ...]]:
-        """`offered`, and what to say of it, for a target of `vocab_size` tokens: only what was not asked for gives
-        way."""
+        """`offered` and its notes for a target of `vocab_size` tokens; only the default shrinks to a small target."""
         if self.draft_vocab_size is not None or vocab_size >= _DRAFT_VOCAB_SIZE:
             return self.offered, ()
         return 0, (
@@ -169,7 +168,7 @@ class Resolved:
     Attributes:
         batch_tokens: tokens per optimiser step.
         lr: peak learning rate.
-        notes: what was chosen for the user, for `Talk.note`.
+        notes: what eyas chose, for `Talk.note`.
     """
 
     batch_tokens: int
@@ -178,31 +177,31 @@ class Resolved:
 
 
 def require_threads(threads: int | None) -> None:
-    """Raise `TrainConfigInvalid` for a number of CPU threads that no machine has; None is torch's own choice."""
+    """Raise `TrainConfigInvalid` unless the number of CPU threads is None (torch chooses) or 1 … 1024."""
     if threads is not None and not 1 <= threads <= _MAX_THREADS:
         raise TrainConfigInvalid(
             "the number of threads is out of range",
             f"--threads {threads}",
             f"wanted 1 … {_MAX_THREADS}",
-            "leave it out, or give at most the number of cores",
+            "leave --threads out, or give at most the number of cores",
         )
 
 
 def require_processes(gpus: int, *, under_torchrun: bool) -> None:
-    """Raise `TrainConfigInvalid` for a number of processes that makes no sense."""
+    """Raise `TrainConfigInvalid` for a number of GPUs out of range, or one beside torchrun."""
     if not 1 <= gpus <= _MAX_PROCESSES:
         raise TrainConfigInvalid(
             "the number of GPUs is out of range",
             f"--gpus {gpus}",
             f"wanted 1 … {_MAX_PROCESSES}",
-            "count those there are",
+            "give at most the number of GPUs that `nvidia-smi -L` lists",
         )
     if gpus > 1 and under_torchrun:
         raise TrainConfigInvalid(
             "two launchers at once",
             f"--gpus {gpus} under torchrun",
-            "torchrun has started the processes already; each would start more",
-            "leave --gpus out",
+            "torchrun has started the processes already, and each of them would start more",
+            "leave --gpus out: torchrun's --nproc-per-node is the number of processes",
         )
 
 
@@ -213,21 +212,23 @@ def resolve(config: TrainConfig, *, hidden_size: int, num_tokens: int, longest: 
         hidden_size: of the draft.
         num_tokens: in all rows together.
         longest: longest row, in tokens.
-        is_new: the draft starts from nothing; one that is trained already takes smaller steps.
+        is_new: the draft is not trained yet; one that is takes smaller steps.
     """
     notes = []
     lr, batch_tokens = config.lr, config.batch_tokens
     if lr is None:
         base, width = _LR_AT_WIDTH
         lr = base * width / hidden_size * (1 if is_new else _TRAINED_SHARE)
-        chosen = f"width {hidden_size}" + ("" if is_new else " and a draft that is trained already")
+        chosen = f"width {hidden_size}" + ("" if is_new else " and a trained draft")
         notes.append(f"learning rate {lr:.3g} (peak), chosen for {chosen}; --lr changes it")
     if batch_tokens is None:
         total = config.tokens or num_tokens * config.epochs
         batch_tokens = 2048 if config.steps else batch_tokens_for(total)
         notes.append(f"{batch_tokens} tokens per step; --batch-tokens changes it")
     if longest > batch_tokens:
-        notes.append(f"rows of up to {longest} tokens are longer than a batch of {batch_tokens}: they go alone")
+        notes.append(
+            f"rows of up to {longest} tokens exceed a batch of {batch_tokens}: each of them is a batch of its own"
+        )
     return Resolved(batch_tokens=batch_tokens, lr=lr, notes=tuple(notes))
 
 
@@ -235,7 +236,7 @@ def batch_tokens_for(total: int) -> int:
     """Tokens per step for a run of `total` tokens: steps and their size both grow with √total.
 
     10 k tokens: 256 (40 steps); 2 M: 2048 (1000); 50 M: 8192 (6000); 1 G: 32768 (30 000). A fixed number of steps
-    would starve small runs of updates or large ones of everything else.
+    would give small runs too few updates, or make the steps of large runs too small.
     """
     return int(min(32768, max(256, 2 ** round(log2(1.5 * max(1, total) ** 0.5)))))
 

@@ -1,4 +1,4 @@
-"""What a training run is asked for, beyond its options: inputs, output, device."""
+"""The inputs, output and device of a training run; its options are `config.TrainConfig`."""
 
 import os
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRequest:
-    """What is trained on what, and where it goes. Paths may be given as text.
+    """Inputs, output and device. Paths may be given as text.
 
     Attributes:
         target: folder of the target.
         rows: folder of `eyas prepare`.
-        out: folder of the draft to be.
-        init_from: a draft to go on from; its vocabulary map is kept.
+        out: folder for the draft.
+        init_from: a draft to start from; its shape and vocabulary are kept.
         device: "cpu", "cuda", "cuda:N" or "auto".
         dtype: of the target: "float32", "bfloat16" or "auto" (bfloat16 on a GPU); the draft's weights are fp32.
         init_only: write the initialised draft and stop.
-        restart: throw an unfinished run away.
-        held_out: rows for the replays while training; None for those beside the rows, if there are any.
-        tensorboard: folder for event files; None for none.
-        shard: the ranks share the draft's fp32 weights and moments.
-        wandb: project to report to; None for none.
+        restart: delete the unfinished run kept beside `out`.
+        held_out: rows for the replays while training; None for the held-out rows beside `rows`, if there are any.
+        tensorboard: folder for TensorBoard event files, or None.
+        shard: divide the draft's fp32 weights and moments among the ranks.
+        wandb: Weights & Biases project to report to, or None.
     """
 
     target: Path
@@ -62,7 +62,7 @@ class TrainRequest:
         Raises:
             PlacementInvalid, EnvironmentMissing: see `models.placement.place`.
         """
-        import torch  # here: what is wrong with a request is told before these are imported
+        import torch  # here, so that `require_startable` refuses a request before torch is imported
 
         from eyas.models.placement import place
 
@@ -78,21 +78,21 @@ class TrainRequest:
 
 
 def require_startable(request: TrainRequest) -> None:
-    """Raise what paths and options alone tell.
+    """Refuse what paths and options alone show to be wrong.
 
     Raises:
         OutputExists: there is a folder under `request.out`.
-        RowsUnreadable: `request.rows` is no folder of rows.
+        RowsUnreadable: `request.rows` does not hold tokenised rows.
         TrainConfigInvalid: `restart` would delete the draft of `init_from`.
-        WriteFailed: the folder that `request.out` shall lie in, or TensorBoard's, cannot be written.
+        WriteFailed: the folder around `request.out`, or TensorBoard's, cannot be written.
         EnvironmentMissing: wandb or TensorBoard is wanted and not installed.
     """
     if os.path.lexists(request.out):
         raise OutputExists(
-            f"{request.out} is there already",
+            f"{request.out} exists already",
             str(request.out),
             "a draft that may have cost days is never overwritten",
-            "choose another folder, or delete this one",
+            "choose another --out, or delete this folder",
         )
     require_place(request.out, request.out.parent)
     _require_no_loss(request)
@@ -101,19 +101,19 @@ def require_startable(request: TrainRequest) -> None:
 
 
 def _require_no_loss(request: TrainRequest) -> None:
-    """`--restart` throws a folder away: not the one whose last good draft is to be gone on from."""
+    """`--restart` must not delete the folder that holds the draft of `--init-from`."""
     folder = resume_folder(request.out).absolute()
     if request.restart and request.init_from is not None and request.init_from.absolute().is_relative_to(folder):
         raise TrainConfigInvalid(
             "--restart would delete the draft that --init-from names",
             f"--init-from {request.init_from}",
-            f"it lies in {folder}, the unfinished run that --restart throws away",
-            "choose another --out, or copy that draft elsewhere first",
+            f"it lies in {folder}, the unfinished run that --restart deletes",
+            "choose another --out, or copy that draft to another folder first",
         )
 
 
 def require_sinks(tensorboard: Path | None, wandb: str | None) -> None:
-    """To be told before anything costly.
+    """Refuse a sink that cannot be opened, before anything costly.
 
     Raises:
         EnvironmentMissing: the sink's package is not installed.

@@ -13,8 +13,7 @@ from eyas.train.optimise.step_outcome import read_steps
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.starting_draft import initialise
 from eyas.train.rows.packing import micro_batches
-from eyas.train.step.distributions import PlainDistributions
-from eyas.train.step.teacher import DraftVocabulary, Teacher
+from eyas.train.step.distributions import DraftVocabulary, ReferenceDistributions, Teacher
 from plain_trainer import train_plainly
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
@@ -54,7 +53,7 @@ def tiny(draft_vocab_size: int = D) -> tuple[Eagle3Draft, Target]:
 def teacher_of(draft: Eagle3Draft, target: Target, row: TokenRow) -> Teacher:
     """At every position of the row."""
     last = target.forward(torch.tensor([row.token_ids])).last[0]
-    return PlainDistributions().reduce(target.logits(last), DraftVocabulary.of(draft, last.device))
+    return ReferenceDistributions().reduce(target.logits(last), DraftVocabulary.of(draft, last.device))
 
 
 @pytest.mark.parametrize("micro_batch_tokens", [10_000, 20])

@@ -11,7 +11,7 @@ from eyas.models.target import Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
 from eyas.train.preflight.examine import examine, plan_train
-from eyas.train.preflight.teacher_check import TeacherWrong, check_teacher
+from eyas.train.preflight.target_checks import TeacherWrong, check_teacher
 from eyas.train.preflight.trial import duration
 from eyas.train.request import TrainRequest
 from eyas.train.rows.mask_statistics import mask_statistics

@@ -105,7 +105,7 @@ def test_the_costs_are_known_without_any_weight(path):
     costs = estimate_costs(spec, config, target=size, longest=2048)
 
     assert size.num_params / 1e9 == pytest.approx(published, rel=0.002)
-    assert costs.num_trained == draft_size(spec).total
+    assert costs.num_trained == draft_size(spec).total()
     # A forward pass of the layers, and seven or four steps of a draft forward and backward.
     assert 2 * size.num_active < costs.flop_per_token < 2 * size.num_active + 60 * costs.num_trained
     assert costs.peak_bytes > size.num_bytes + 16 * costs.num_trained

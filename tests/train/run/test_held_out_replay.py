@@ -129,7 +129,7 @@ def test_prompts_without_an_answer_are_left_out_and_counted(tmp_path: Path):
 
 def test_a_file_of_prompts_alone_is_refused(tmp_path: Path):
     (tmp_path / "h.jsonl").write_text('{"turns": ["Who?"]}')
-    with pytest.raises(HeldOutUnusable, match="none has the target's own answer"):
+    with pytest.raises(HeldOutUnusable, match="has an answer of the target"):
         read_held_out(tmp_path / "h.jsonl", 10)
 
 

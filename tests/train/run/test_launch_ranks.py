@@ -221,7 +221,7 @@ def test_more_gpus_than_there_are_is_refused_before_a_process_starts(request_for
     request = replace(request, device="cuda")
     with pytest.raises(EnvironmentMissing):
         train_on(64, request, CONFIG, plan, Silent)
-    with pytest.raises(TrainConfigInvalid, match="one GPU cannot be several"):
+    with pytest.raises(TrainConfigInvalid, match="--device names one GPU, and --gpus asks for several"):
         train_on(2, replace(request, device="cuda:1"), CONFIG, plan, Silent)
 
 

@@ -64,7 +64,7 @@ def test_a_stopped_run_says_its_step_and_goes_on_bit_by_bit_from_there(inputs, t
     stopped = request_for(inputs, tmp_path / "stopped")
     with pytest.raises(TrainingStopped, match="after step 3 of 8, which is kept in") as caught:
         run(stopped, listen=asked_at(3))
-    assert "goes on with step 4" in caught.value.do
+    assert "resume with step 4" in caught.value.do
     assert json.loads((resume_folder(stopped.out) / STATE).read_text())["step"] == 3
     assert not stopped.out.exists()
 
@@ -146,7 +146,7 @@ def test_a_signal_ends_the_command_after_its_step_with_130_and_a_checkpoint(
     assert json.loads((resume_folder(tmp_path / "d") / STATE).read_text())["step"] == 3
     assert "stopping after this step, with a checkpoint" in said
     assert f"interrupted: stopped after step 3 of 400, which is kept in {tmp_path / 'd.resume'}" in said
-    assert "it goes on with step 4" in said
+    assert "resume with step 4" in said
     assert json.loads(out)["code"] == "training-stopped"
 
 
@@ -157,8 +157,8 @@ def test_ctrl_c_before_the_first_step_does_not_promise_to_go_on(inputs, tmp_path
     monkeypatch.setattr("eyas.train.run.train.Target.load", interrupt)
     assert main(command(inputs, tmp_path / "d", "--json")) == 130
     said = capsys.readouterr()
-    assert "interrupted: no step of this run is kept; the same command begins at step 1" in said.err
-    assert "go on" not in said.err.splitlines()[-1]
+    assert "interrupted: no step of this run is kept; run the same command again to start at step 1" in said.err
+    assert "resume" not in said.err.splitlines()[-1]
     assert json.loads(said.out)["code"] == "training-interrupted"
 
 

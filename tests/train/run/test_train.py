@@ -344,11 +344,11 @@ def test_rows_without_a_supervised_token_are_refused(inputs, tmp_path: Path, mon
     monkeypatch.setattr(
         "eyas.train.preflight.train_plan.Rows", lambda folder: SimpleNamespace(folder=folder, manifest=manifest)
     )
-    with pytest.raises(RowsUnreadable, match=f"of {manifest.num_tokens} tokens in 20 rows none is supervised"):
+    with pytest.raises(RowsUnreadable, match=f"none of the {manifest.num_tokens} tokens in 20 rows"):
         plan_train(request_for(inputs, tmp_path / "d"), CONFIG, Silent())
 
 
-@pytest.mark.parametrize(("rules", "which"), [(3, "rules 3,"), (None, "rules that were not recorded yet,")])
+@pytest.mark.parametrize(("rules", "which"), [(3, "rules 3,"), (None, "rules that are not recorded,")])
 def test_rows_of_older_rules_are_told(inputs, tmp_path: Path, rules: int | None, which: str):
     rows, talk = tmp_path / "rows", Silent()
     shutil.copytree(inputs[1], rows)
@@ -560,7 +560,7 @@ def test_a_step_that_is_no_number_ends_the_run_with_the_last_good_draft_kept(inp
     good = resume_folder(tmp_path / "d") / "draft"
     assert caught.value.where == "optimiser step 3"
     assert f"--init-from {good}" in caught.value.__notes__[1]
-    assert "it arose in the draft's own computation" in caught.value.__notes__[0]
+    assert "the draft's own computation overflows" in caught.value.__notes__[0]
     assert json.loads((good / "eyas.json").read_text())["about"]["steps"] == 2
     assert not (tmp_path / "d").exists()
     run(request_for(inputs, tmp_path / "on", init_from=good), replace(config, steps=1))

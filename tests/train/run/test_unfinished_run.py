@@ -31,9 +31,9 @@ def a_link_to_nothing(place: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (a_file, "is no folder"),
-        (a_link, "is no folder"),
-        (a_link_to_nothing, "is no folder"),
+        (a_file, "is not a folder"),
+        (a_link, "is not a folder"),
+        (a_link_to_nothing, "is not a folder"),
         (a_folder_of_somebody, "holds work"),
     ],
 )

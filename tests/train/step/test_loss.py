@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from eyas.train.step.compute_weights import ComputeWeight
-from eyas.train.step.distributions import PlainDistributions
+from eyas.train.step.distributions import DraftVocabulary, ReferenceDistributions, Teacher
 from eyas.train.step.head_loss import HeadLoss, chunk_size, head_loss
 from eyas.train.step.loss import LOSSES
-from eyas.train.step.teacher import DraftVocabulary, Teacher
 
 K, N, H, D, V = 2, 13, 6, 11, 17
 OFFERED = torch.tensor([0, 1, 3, 4, 6, 8, 9, 11, 12, 15, 16])
@@ -27,7 +26,7 @@ def vocabulary() -> DraftVocabulary:
 
 
 def teacher(logits: Tensor) -> Teacher:
-    return PlainDistributions().reduce(logits, vocabulary())
+    return ReferenceDistributions().reduce(logits, vocabulary())
 
 
 def written_out(name: str, logits: Tensor, taught: Teacher) -> Tensor:
@@ -58,7 +57,7 @@ def test_the_fused_head_gives_the_loss_and_the_gradients_of_the_written_out_one(
 
     found: HeadLoss = head_loss(
         states.detach(), last, weights, head, target=target, vocabulary=vocabulary(), loss=name,
-        ops=PlainDistributions(),
+        ops=ReferenceDistributions(),
     )  # fmt: skip
     head.publish()
 

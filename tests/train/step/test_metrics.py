@@ -1,18 +1,19 @@
 import torch
 
-from eyas.train.step.metrics import Chains, StepCounts
+from eyas.train.optimise.step_outcome import PendingStep, pack_figures, read_steps
+from eyas.train.step.metrics import StepCounts, count_chains
 
 
 def test_a_chain_ends_with_the_first_wrong_step_and_with_the_supervised_text():
-    chains = Chains((1, 4), torch.device("cpu"))
-    yes = torch.ones(1, 4, dtype=torch.bool)
-
-    first = chains.count(yes, torch.tensor([[True, True, False, True]]))
+    is_target = torch.tensor([[True, True, True, True], [True, True, True, False], [True, True, True, False]])
     # position 3 has no step 1 (the text ends), position 2 was wrong before
-    second = chains.count(torch.tensor([[True, True, True, False]]), torch.tensor([[True, False, True, False]]))
+    is_right = torch.tensor([[True, True, False, True], [True, False, True, False], [True, True, True, False]])
 
-    assert [int(n) for n in first] == [4, 4, 3]  # chains, reached, joint
-    assert [int(n) for n in second] == [3, 2, 1]
+    num_chains, num_reached, num_joint = count_chains(is_target, is_right)
+
+    assert num_chains.tolist() == [4, 3, 3]
+    assert num_reached.tolist() == [4, 2, 1]
+    assert num_joint.tolist() == [3, 1, 1]
 
 
 def counts(**changes: list[float]) -> StepCounts:
@@ -38,7 +39,9 @@ def test_every_ratio_has_its_own_denominator():
 
 
 def test_counts_of_micro_batches_add_before_they_are_divided():
-    record = (counts() + counts(num_right=[0, 0])).as_record()
+    figures = sum(pack_figures(torch.tensor(1.0), part) for part in (counts(), counts(num_right=[0, 0])))
+    step = PendingStep(step=0, figures=figures, norms=torch.ones(1), names=["w"], lr=1.0, padding_share=0.0)
+    record = read_steps([step])[0][0].counts.as_record()
     assert record["accuracy"] == [0.25, 0.25]
     assert record["loss_per_step"] == [1.5, 1.0]
 

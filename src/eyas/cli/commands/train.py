@@ -49,40 +49,41 @@ def train(
 
     A CPU trains a small draft at a few thousand tokens a minute: enough to see it learn. The draft is written in
     SGLang's format (vLLM reads it too) with its metrics beside it, whole or not at all. Ctrl-C, SIGTERM or SIGHUP ends
-    a run after its step, with a checkpoint (OUT.resume). The same command run again goes on from the last checkpoint.
+    a run after its step, with a checkpoint (OUT.resume). The same command run again resumes from the last checkpoint.
 
     Parameters
     ----------
     data
         Folder of tokenised rows, made by `eyas prepare` with the same target.
     out
-        Folder for the draft; must not exist.
+        Folder for the draft; it must not exist.
     init_from
-        A draft to go on from, in any format that eyas reads; its vocabulary map is kept.
+        A draft to start from, in any format that eyas reads; its shape and vocabulary are kept.
     held_out
         JSONL of rows that are not trained on, with the target's own answers (`prompt_ids`, `response_ids`); they are
-        replayed now and then, and the draft that accepts most is written. By default DATA/held_out.jsonl, if there.
+        replayed every --eval-every steps, and the draft with the largest accept length is written. By default
+        DATA/held_out.jsonl, if it exists.
     tensorboard
         Folder for TensorBoard event files; needs `pip install 'eyas[tensorboard]'`.
     wandb
-        Weights & Biases project to report to; needs the package.
+        Weights & Biases project to report to; needs `pip install wandb`.
     init_only
         Write the initialised, untrained draft and stop.
     device
-        cpu, cuda, cuda:N, or auto: the first GPU where there is one.
+        cpu, cuda, cuda:N, or auto: the first GPU if there is one.
     dtype
-        In which the target computes; auto is bfloat16 on a GPU, float32 on a CPU. Draft weights are float32.
+        Dtype of the target; auto is bfloat16 on a GPU, float32 on a CPU. The draft's weights are float32.
     gpus
-        GPUs of this machine, or processes with --device cpu; they share each optimiser step's rows. For several
-        machines: torchrun ... -m eyas train.
+        Number of GPUs of this machine, or of processes with --device cpu; each optimiser step's rows are divided among
+        them. For several machines: torchrun ... -m eyas train.
     shard
-        Divide the draft's fp32 weights and AdamW moments among the processes (FSDP2): for drafts that do not fit.
+        Divide the draft's fp32 weights and AdamW moments among the processes (FSDP2): for drafts too large for a GPU.
     threads
-        CPU threads of each process, 1 … 1024; by default torch's own choice.
+        CPU threads of each process, 1 … 1024; by default torch chooses.
     restart
-        Throw away an unfinished run kept beside OUT.
+        Delete the unfinished run kept beside OUT and start again.
     dry_run
-        Show rows, mask, vocabulary, memory, and whether the answers are the target's own; try three steps and stop.
+        Show rows, mask, vocabulary and memory, check that the target wrote the answers, time three steps, and stop.
     recipe
         File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
     """
@@ -90,7 +91,7 @@ def train(
     require_threads(threads)
     place = _place_by_torchrun()
     require_processes(gpus, under_torchrun=place is not None)
-    # Of the processes that torchrun started, the first one alone talks and prints.
+    # Of the processes that torchrun started, only the first one talks and prints.
     is_first, was_there = place is None or place.rank == 0, os.path.lexists(out)
     talk: Talk = Terminal() if is_first else Silent()
     try:
@@ -122,7 +123,7 @@ def train(
             if not is_first:
                 return 0
             if gpus > 1:
-                talk.note(f"the trial steps run on one device; {gpus} share them")
+                talk.note(f"the trial steps ran on one device; a run divides each step among {gpus}")
             document |= examine(request, config, plan, talk).as_document()
             return emit(document, plan_text(document), json=json)
         start = time.monotonic()

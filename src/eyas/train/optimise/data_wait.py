@@ -1,4 +1,4 @@
-"""How long a device had nothing to do because rows were being fetched, divided or packed."""
+"""How long a device was idle while rows were fetched, divided or packed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,11 +8,11 @@ import torch
 
 
 class DataWait:
-    """Sums it up; never waits for the device.
+    """Sums up the idle time; never waits for the device.
 
     Args:
-        is_idle: whether the device has done all that it was given; asked behind each piece of work on data. One that is
-            still busy then has not waited for it. One that is idle has waited for all of it at most, which is counted.
+        is_idle: whether the device has finished its work; asked after each piece of work on data. A device that is
+            still busy has not waited. One that is idle has waited at most for all of it, and that is counted.
         clock: seconds.
     """
 
@@ -22,7 +22,7 @@ class DataWait:
 
     @classmethod
     def of(cls, device: torch.device) -> "DataWait":
-        """For the work given to `device` by this thread; a CPU works on nothing else meanwhile."""
+        """For the work given to `device` by this thread; a CPU is always idle meanwhile."""
         if device.type != "cuda":
             return cls(lambda: True)
         return cls(lambda: torch.cuda.current_stream(device).query())
@@ -36,6 +36,6 @@ class DataWait:
             self._seconds += self._clock() - begin
 
     def take(self) -> float:
-        """Seconds since it was last taken."""
+        """Seconds since the last call."""
         taken, self._seconds = self._seconds, 0.0
         return taken

@@ -1,7 +1,7 @@
 """AdamW over a draft's trainable tensors, gradient clipping, and the guard that names what went wrong.
 
-Nothing here waits for the device: whether all is finite is decided there. From the first step on that is not, no
-update is applied any more, so when the host looks, some steps later, the weights still are those before that step.
+Nothing here waits for the device, which itself decides whether all is finite. After the first step that is not, no
+update is applied: when the host looks, some steps later, the weights are still those before that step.
 """
 
 import math
@@ -30,8 +30,8 @@ class GuardedAdamW:
     Args:
         named: parameters with their names; those that require gradients are trained.
         config: weight decay and the largest gradient norm.
-        lr: until `update` says another.
-        parts_of: the ranks that have a part of each tensor; SOLO where this one has all of it.
+        lr: until `update` gives another.
+        parts_of: the ranks that hold a part of each tensor; SOLO where this one holds all of it.
 
     Attributes:
         inner: torch's optimiser, for its state.
@@ -104,7 +104,7 @@ def diverged(what: str, step: int) -> TrainingDiverged:
     return TrainingDiverged(
         f"{what} is not a finite number",
         f"optimiser step {step + 1}",
-        "training would only spread it; the weights are as they were before this step",
+        "another step would spread it to all weights; the weights are as they were before this step",
         "start again with a smaller --lr, or look at the data of this step",
     )
 

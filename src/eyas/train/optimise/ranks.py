@@ -15,14 +15,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 T = TypeVar("T")
-# A rank may wait while the first one writes a checkpoint or loads from a slow disk; a dead rank is noticed by the
-# launcher at once, not by this.
+# A rank may wait while the first one writes a checkpoint or loads from a slow disk; the launcher, not this, notices a
+# dead rank.
 _TIMEOUT = timedelta(minutes=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Where a process stands among its peers before they have met, as a launcher tells it.
+    """The rank of a process, as its launcher tells it, before the process group is up.
 
     Attributes:
         rank, size: of all processes.
@@ -41,8 +41,8 @@ class Ranks:
     """This process and its peers.
 
     Attributes:
-        rank: 0 … size - 1; rank 0 alone talks and writes.
-        size: 1 = nobody else, and no process group.
+        rank: 0 … size - 1; only rank 0 talks and writes.
+        size: number of ranks; with 1 there is no process group.
     """
 
     rank: int = 0
@@ -50,11 +50,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """This one talks and writes."""
+        """Whether this rank talks and writes."""
         return self.rank == 0
 
     def sum_in_place(self, tensors: Sequence[Tensor]) -> None:
-        """Each tensor becomes the sum of all ranks'. All ranks give the same shapes in the same order."""
+        """Replace each tensor by its sum over all ranks. All ranks give the same shapes in the same order."""
         if self.size == 1:
             return
         works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -91,7 +91,7 @@ def joined(place: RankPlace | None, device: torch.device) -> Iterator[Ranks]:
     """The process group while the block runs; `SOLO` without a place.
 
     Args:
-        place: None or a size of 1 for a process alone.
+        place: None, or a size of 1, for a single process.
         device: where this rank computes: NCCL on GPUs, gloo on a CPU.
     """
     if place is None or place.size == 1:
@@ -111,7 +111,7 @@ def joined(place: RankPlace | None, device: torch.device) -> Iterator[Ranks]:
     try:
         yield Ranks(place.rank, place.size)
     except BaseException:
-        # Peers may hang in a collective: leaving the group in good order would wait for them.
+        # Peers may hang in a collective: destroying the group would wait for them.
         raise
     else:
         dist.destroy_process_group()

@@ -1,7 +1,7 @@
 """`--shard`: each rank keeps a part of the fp32 weights and moments (FSDP2); whole weights exist while a step computes.
 
 `fully_shard` cuts every parameter by rows. A step gathers them, computes as on one GPU, sums the gradients into each
-rank's part, and lets the whole weights go. So of 16 bytes a parameter 12 are divided by the number of ranks.
+rank's part, and frees the whole weights. So 12 of 16 bytes a parameter are divided by the number of ranks.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from eyas.models.draft import Eagle3Draft
 
 
 class Shards:
-    """A draft's parameters in parts; the process group is up.
+    """A draft's parameters in parts. The process group must be up.
 
     Args:
         draft: the same on every rank; it is sharded in place.
-        num_ranks: of the process group.
+        num_ranks: size of the process group.
         device: of this rank.
 
     Attributes:
@@ -35,7 +35,7 @@ class Shards:
         self._draft = draft
         self._sharded = {name: cast(DTensor, p) for name, p in draft.named_parameters()}
         self.names = list(self._sharded)
-        # The optimiser knows nothing of DTensors: it works on each rank's own part, in the same storage.
+        # The optimiser does not handle DTensors: it works on each rank's own part, in the same storage.
         self._local = {
             name: nn.Parameter(p.to_local().detach(), requires_grad=p.requires_grad)
             for name, p in self._sharded.items()
@@ -56,8 +56,7 @@ class Shards:
 
     @torch.no_grad()
     def plain_copy(self) -> Eagle3Draft:
-        """The draft on the CPU without shards, to be written; inside `whole`. (`state_dict` of the sharded one would
-        give parts.)"""
+        """The whole draft on the CPU, to be written; inside `whole`. (`state_dict` of the sharded one gives parts.)"""
         draft = self._draft
         copy = Eagle3Draft(draft.spec, target_embedding=draft.shared_embedding, target_head=draft.shared_head)
         for mine, theirs in zip(copy.parameters(), draft.parameters(), strict=True):

@@ -1,4 +1,4 @@
-"""What an optimiser step measured: first as tensors that nobody has waited for, then as numbers."""
+"""What an optimiser step measured: first as tensors on the device, later as numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -39,7 +39,7 @@ class PendingStep:
         norms: [P] norm of each trained tensor's gradient.
         names: P names.
         lr: used by the update.
-        padding_share: of the positions that this rank computed, those of no row.
+        padding_share: share of padding among the positions that this rank computed.
     """
 
     step: int
@@ -84,7 +84,7 @@ def read_steps(pending: Sequence[PendingStep]) -> tuple[list[StepOutcome], Excep
 
 
 def _not_finite(figures: Tensor, norms: Tensor, names: Sequence[str]) -> str | None:
-    """What to name, None if all is well."""
+    """What to name in the error; None if all is finite."""
     bad = [name for name, is_fine in zip(names, torch.isfinite(norms).tolist(), strict=True) if not is_fine]
     if not bool(torch.isfinite(figures[0])):
         losses = figures[1 : 1 + (len(figures) - 1) // len(_COUNTS)]

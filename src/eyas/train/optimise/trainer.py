@@ -1,4 +1,4 @@
-"""One optimiser step of training: target forward, teacher, unrolled draft, backward, update. Knows no files."""
+"""One optimiser step of training: target forward, teacher, unrolled draft, backward, update. Reads no files."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,10 +16,9 @@ from eyas.train.optimise.ranks import SOLO, Ranks
 from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.step_outcome import PendingStep, StepOutcome, pack_figures, read_steps
 from eyas.train.rows.packing import Packed, count_targets, even_micro_batches, micro_batches, pack
-from eyas.train.step.distributions import distributions_for
+from eyas.train.step.distributions import DraftVocabulary, distributions_for
 from eyas.train.step.metrics import StepCounts
 from eyas.train.step.packed_target import packed_target
-from eyas.train.step.teacher import DraftVocabulary
 from eyas.train.step.ttt_loss import PhaseClock, TttObjective, no_clock, no_counts, ttt_backward
 from eyas.train.step.unroll import make_unroll
 
@@ -33,12 +32,12 @@ class Trainer:
         config: as given.
         lr: peak learning rate.
         num_steps: of the whole run, for the schedule.
-        ranks: the processes that train together; each has the whole batch and takes its share of it.
-        shards: of the draft, where the ranks share its weights; None where each has all of them.
-        clock: told where each phase of a step begins and ends.
+        ranks: the processes that train together; each gets the whole batch and takes its share.
+        shards: of the draft, where the ranks divide its weights; None where each has all of them.
+        clock: entered around each phase of a step.
 
     Attributes:
-        data_wait: how long the device waited for rows to be packed; whoever fetches them adds to it.
+        data_wait: how long the device waited for rows; the caller adds the time to fetch them.
     """
 
     def __init__(
@@ -53,13 +52,13 @@ class Trainer:
         shards: Shards | None = None,
         clock: PhaseClock = no_clock,
     ) -> None:
-        assert draft.spec.aux_boundaries is not None, "a draft in training knows its boundaries"
+        assert draft.spec.aux_boundaries is not None, "a draft in training has aux boundaries"
         self.draft, self.target, self.config, self.ranks, self.shards = draft, target, config, ranks, shards
         self._lr, self._num_steps, self._clock = lr, num_steps, clock
         self._aux_boundaries = draft.spec.aux_boundaries
         named = draft.named_parameters() if shards is None else shards.local_parameters()
         self.optimiser = GuardedAdamW(named, config, lr, SOLO if shards is None else ranks)
-        # Beside a half target the draft computes in half too; its fp32 masters are cast once a step.
+        # With a bf16 target the draft computes in bf16 too; its fp32 weights are cast once a step.
         half = target.parts.embedding.dtype
         dtype = half if half == torch.bfloat16 else draft.dtype
         self._micro_batch = config.micro_batch_on(target.device.type)
@@ -93,7 +92,7 @@ class Trainer:
     def start_step(self, rows: Sequence[TokenRow], step: int) -> PendingStep:
         """Learn from `rows` (the batch of all ranks) without waiting for the device.
 
-        Once a step was not finite, this and later ones leave the weights as they are; reading it tells.
+        After a step that is not finite, later ones leave the weights as they are; `read_steps` reports it.
         """
         config = self.config
         with self.data_wait():

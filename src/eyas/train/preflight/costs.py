@@ -1,5 +1,6 @@
-"""What a run will cost, from shapes alone: memory by its largest tensors, disk, arithmetic."""
+"""What a run will cost, from shapes alone: memory of its largest tensors, disk, arithmetic."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from eyas.contract.spec.draft_spec import DraftSpec
@@ -12,7 +13,7 @@ _ADAM_BYTES = 16  # fp32 weight, gradient and two moments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """An estimate.
+    """Estimated memory, disk and arithmetic.
 
     Attributes:
         memory_bytes: what -> bytes, largest first; all of it exists at once at the peak.
@@ -33,40 +34,18 @@ class Costs:
         return sum(self.memory_bytes.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DraftSize:
-    """Parameters of a draft by part; what it shares with the target is not counted."""
-
-    layers: int
-    fuse: int
-    head: int
-    embedding: int
-    norms: int
-
-    @property
-    def total(self) -> int:
-        """All of its own."""
-        return self.layers + self.fuse + self.head + self.embedding + self.norms
-
-
-def draft_size(spec: DraftSpec) -> DraftSize:
-    """Counted on the module itself, built without memory."""
+def draft_size(spec: DraftSpec) -> Counter[str]:
+    """Parameters of a draft by its top-level modules, without those of the target; counted on the meta device."""
     import torch
 
     from eyas.models.draft import Eagle3Draft
 
     with torch.device("meta"):
         draft = Eagle3Draft(spec)
-    parts = {"layers": 0, "fc": 0, "lm_head": 0, "embed_tokens": 0}
-    total = 0
+    sizes = Counter[str]()
     for name, parameter in draft.named_parameters():
-        total += parameter.numel()
-        part = name.split(".")[0]
-        if part in parts:
-            parts[part] += parameter.numel()
-    layers, fuse, head, embedding = parts.values()
-    norms = total - sum(parts.values())
-    return DraftSize(layers=layers, fuse=fuse, head=head, embedding=embedding, norms=norms)
+        sizes[name.split(".")[0]] += parameter.numel()
+    return sizes
 
 
 def estimate_costs(
@@ -84,18 +63,19 @@ def estimate_costs(
 
     Args:
         target: size of the target.
-        longest: longest row, tokens: a longer row than a micro-batch goes alone.
+        longest: longest row, tokens; a row longer than a micro-batch is a micro-batch of its own.
         batch_tokens: of an optimiser step, which a micro-batch does not exceed; None where it is not known.
-        supervised: share of the tokens: the others go through no head.
-        device_type: "cpu" or "cuda": the size of a micro-batch, and what lies in the same memory. On a CPU the target
-            computes in fp32, and its file stays mapped beside the weights that are made of it.
+        supervised: share of the tokens; the others do not go through the head.
+        device_type: "cpu" or "cuda": decides the size of a micro-batch and what shares the memory. On a CPU the target
+            computes in fp32, and its file stays mapped beside the fp32 weights.
         process_bytes: resident before anything is loaded.
     """
     width, wide, vocab = spec.hidden_size, spec.intermediate_size, spec.draft_vocab_size
     heads = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     size = draft_size(spec)
-    frozen = (size.head if config.freeze_head else 0) + (size.embedding if config.freeze_embedding else 0)
-    trained = size.total - frozen
+    total = size.total()
+    frozen = size["lm_head"] * config.freeze_head + size["embed_tokens"] * config.freeze_embedding
+    trained = total - frozen
     at_once = config.micro_batch_on(device_type)
     tokens = max(at_once if batch_tokens is None else min(at_once, batch_tokens), longest)
     # What autograd keeps of each unrolled position: five states, q, k, v, attention's output, gate and up; in fp32
@@ -115,13 +95,15 @@ def estimate_costs(
         memory["target's file, mapped while it is read"] = target.num_bytes
         memory["this process so far (python, torch)"] = process_bytes
     teacher = 2 * spec.vocab_size * spec.target_hidden_size
-    head = size.head or vocab * width
+    head = size["lm_head"] or vocab * width
     heads_flop = teacher + 6 * config.ttt_steps * head
-    flop = 2 * target.num_active + 6 * size.fuse + 6 * config.ttt_steps * size.layers + round(supervised * heads_flop)
+    flop = (
+        2 * target.num_active + 6 * size["fc"] + 6 * config.ttt_steps * size["layers"] + round(supervised * heads_flop)
+    )
     return Costs(
         memory_bytes=dict(sorted(memory.items(), key=lambda item: -item[1])),
-        checkpoint_bytes=12 * trained + 4 * frozen + 2 * size.total,  # masters and moments, the best draft in bf16
-        draft_bytes=2 * size.total,
+        checkpoint_bytes=12 * trained + 4 * frozen + 2 * total,  # masters and moments, the best draft in bf16
+        draft_bytes=2 * total,
         flop_per_token=flop,
         num_trained=trained,
     )

@@ -10,7 +10,7 @@ from eyas.train.config import DraftShape, TrainConfig, TrainConfigInvalid
 
 
 class TargetShapeUnknown(EyasError):
-    """The target's config leaves out a size that the draft would take from it."""
+    """The target's config does not give a size that a new draft takes from it."""
 
     code = "target-shape-unknown"
 
@@ -112,7 +112,7 @@ class _HeadSizes:
 
 
 _LATENT_KEYS = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-# Of a draft with grouped queries for a target that has none.
+# Of a draft with grouped queries for a target with latent attention.
 _KV_HEADS = 8
 
 
@@ -132,7 +132,7 @@ def _gqa_heads(target: TargetSpec) -> _HeadSizes:
     latent = _latent(target)
     if latent is None or target.num_heads is None:
         return _HeadSizes(num=target.num_heads, num_kv=target.num_kv_heads, width=target.head_dim)
-    # hidden / heads is no width of a latent head; its value's is.
+    # hidden / heads is not the width of a latent head; the width of its value is.
     num_kv = _KV_HEADS if target.num_heads % _KV_HEADS == 0 else target.num_heads
     return _HeadSizes(num=target.num_heads, num_kv=num_kv, width=latent.v_head_dim)
 
@@ -153,7 +153,7 @@ def _mla_heads(target: TargetSpec) -> _HeadSizes:
 
 
 def _rope(target: TargetSpec, *, is_mla: bool) -> Rope:
-    """The target's, over whole heads for a latent draft, whose rotated part is a width of its own."""
+    """The target's RoPE; over whole heads for a latent draft, whose rotated part has a width of its own."""
     return replace(target.rope, interleaved=True, partial_rotary_factor=1.0) if is_mla else target.rope
 
 
@@ -180,19 +180,18 @@ def _require_within(boundaries: tuple[int, ...], target: TargetSpec) -> None:
             f"there is no state after {boundaries[-1]} layers",
             f"--aux-boundaries {' '.join(map(str, boundaries))}",
             f"the target has {target.num_layers} layers; boundaries count the layers applied, 0 … {target.num_layers}",
-            "give smaller ones",
+            f"give --aux-boundaries of at most {target.num_layers}",
         )
 
 
 def freeze_notes(spec: DraftSpec, config: TrainConfig, where: str) -> tuple[str, ...]:
-    """What to say where an option freezes nothing.
+    """Notes on options that freeze nothing.
 
     Args:
         where: the draft, for the message.
 
     Raises:
-        TrainConfigInvalid: head and embedding are one trained tensor and only one of them is to be frozen: that would
-            freeze nothing, or more than was said.
+        TrainConfigInvalid: head and embedding are one trained tensor, and only one of them is to be frozen.
     """
     is_tied = spec.head == "tied" and spec.embedding == "own"
     if is_tied and config.freeze_head != config.freeze_embedding:
@@ -200,7 +199,7 @@ def freeze_notes(spec: DraftSpec, config: TrainConfig, where: str) -> tuple[str,
         raise TrainConfigInvalid(
             "the draft's head and its embedding are one tensor, and only one of them is to be frozen",
             f"{given} for {where}",
-            "the head is tied to the embedding: one of the two cannot be trained without the other",
+            "the head is tied to the embedding, so one of the two cannot be trained without the other",
             "give both --freeze-head and --freeze-embedding, or neither",
         )
     notes = []

@@ -1,4 +1,4 @@
-"""What a run is told before it costs anything: sizes, memory, disk, mask, RoPE; with the target loaded, its text."""
+"""What is said before a run costs anything: sizes, memory, disk, mask, RoPE; with the target loaded, its answers."""
 
 import shutil
 from collections.abc import Mapping
@@ -13,10 +13,9 @@ from eyas.models.target import Target
 from eyas.talk import Talk
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.preflight.answers_check import AnswersCheck, check_answers
 from eyas.train.preflight.hardware import peak_flops
 from eyas.train.preflight.starting_draft import starting_draft
-from eyas.train.preflight.teacher_check import TeacherCheck, check_teacher
+from eyas.train.preflight.target_checks import AnswersCheck, TeacherCheck, check_answers, check_teacher
 from eyas.train.preflight.train_plan import TrainPlan, make_plan
 from eyas.train.preflight.trial import Trial, duration, say_first_step, try_steps
 from eyas.train.request import TrainRequest, require_startable
@@ -27,7 +26,7 @@ _USUAL_MFU = 0.35
 
 
 class DiskTooSmall(EyasError):
-    """Checkpoint and draft would not fit on the disk."""
+    """The checkpoints and the draft do not fit on the disk."""
 
     code = "disk-too-small"
     exit_code = ExitCode.ENVIRONMENT
@@ -35,7 +34,7 @@ class DiskTooSmall(EyasError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What `--dry-run` knows besides the plan: all of it from the loaded target."""
+    """What `--dry-run` finds with the target loaded."""
 
     answers: AnswersCheck
     teacher: TeacherCheck
@@ -51,12 +50,12 @@ class Examined:
 
 
 def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainPlan:
-    """Everything that can be known or refused without loading a model.
+    """Plan a run and say what it will cost; refuse what cannot work. Loads no model.
 
     Raises:
         DiskTooSmall: checkpoints and draft would not fit.
         What `request.require_startable` raises.
-        PlacementInvalid, EnvironmentMissing: the device is not there.
+        PlacementInvalid, EnvironmentMissing: the device does not exist.
         What `plan.make_plan` raises.
     """
     require_startable(request)
@@ -76,10 +75,10 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
 def check_target(
     target: Target, request: TrainRequest, plan: TrainPlan, talk: Talk
 ) -> tuple[AnswersCheck, TeacherCheck]:
-    """Whether the rows' answers are this target's own, and whether the teacher is the target.
+    """Check that the target wrote the rows' answers, and that the teacher is the target.
 
     Raises:
-        TeacherWrong: the recomputed logits are not the model's.
+        TeacherWrong: the recomputed logits differ from the model's.
     """
     teacher = check_teacher(target, plan.rows)
     talk.line(str(teacher))
@@ -87,14 +86,14 @@ def check_target(
     talk.line(str(answers))
     if answers.is_foreign:
         talk.note(
-            "the draft will learn text that this target would not write; let the target answer the prompts:"
+            "the draft will learn text that this target would not write; let the target answer the prompts with"
             f" eyas prepare --target {request.target} --data F --regenerate --out {request.rows}-own"
         )
     return answers, teacher
 
 
 def examine(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: Talk) -> Examined:
-    """Load the target, look at text and teacher, try a few steps; the last thing `--dry-run` does. Writes nothing."""
+    """Load the target, check answers and teacher, and time a few steps; writes nothing."""
     target = Target.load(request.target, request.placement())
     answers, teacher = check_target(target, request, plan, talk)
     draft = starting_draft(request, config, plan, target, talk)
@@ -106,7 +105,7 @@ def examine(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: T
 
 
 def say_time(plan: TrainPlan, device: torch.device, num_devices: int, talk: Talk) -> None:
-    """How long the run may take, by its arithmetic, where the device's peak is known."""
+    """Say how long the run may take, where the device's peak rate is known."""
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     if peak is None:
         talk.line("time: the progress line says how long is left, once a step is done (`--dry-run` measures it first)")
@@ -124,7 +123,9 @@ def _say_vocabulary(plan: TrainPlan, talk: Talk) -> None:
     size, seen = len(plan.vocabulary.ids), plan.vocabulary.num_seen
     talk.line(f"draft vocabulary: {size} tokens cover {plan.vocabulary.coverage:.2%} of the supervised ones")
     if seen < size:
-        talk.note(f"only {seen} distinct tokens are supervised; {size - seen} of the draft vocabulary are filled up")
+        talk.note(
+            f"only {seen} distinct tokens are supervised; the draft vocabulary takes {size - seen} more, the lowest ids"
+        )
 
 
 def _say_text(plan: TrainPlan, config: TrainConfig, talk: Talk) -> None:
@@ -136,7 +137,7 @@ def _say_text(plan: TrainPlan, config: TrainConfig, talk: Talk) -> None:
     rope, longest = plan.spec.rope, plan.rows.manifest.longest
     scaling = "no scaling" if not rope.scaling else ", ".join(f"{k} {v}" for k, v in rope.scaling.items())
     talk.line(
-        f"RoPE of the draft: theta {rope.theta:g}, {scaling}; it will have seen positions up to {longest} of the"
+        f"RoPE of the draft: theta {rope.theta:g}, {scaling}; it will be trained on positions up to {longest} of the"
         f" {plan.spec.max_position_embeddings} that its config allows"
     )
 
@@ -156,7 +157,8 @@ def _say_held_out(plan: TrainPlan, config: TrainConfig, talk: Talk) -> None:
     if found is None:
         if config.eval_every != 0:
             talk.note(
-                "no held-out rows: the last draft is written, whether it accepts most or not; --held-out names some"
+                "no held-out rows: the last draft is written, not the one with the largest accept length; --held-out"
+                " names a file of such rows"
             )
         return
     skipped = f" ({found.num_skipped} without an answer left out)" if found.num_skipped else ""
@@ -167,7 +169,7 @@ def _say_held_out(plan: TrainPlan, config: TrainConfig, talk: Talk) -> None:
 
 
 def _require_disk(out: Path, plan: TrainPlan, config: TrainConfig) -> str:
-    """What the run needs of the disk, in words; raises `DiskTooSmall` before a run that could not be kept."""
+    """The disk space that the run needs, as a line; raises `DiskTooSmall`."""
     # A checkpoint is written beside the one before it.
     needed = plan.costs.draft_bytes + (2 * plan.costs.checkpoint_bytes if config.checkpoint_every_s else 0)
     folder = next(parent for parent in out.absolute().parents if parent.exists())
@@ -176,11 +178,11 @@ def _require_disk(out: Path, plan: TrainPlan, config: TrainConfig) -> str:
         raise DiskTooSmall(
             f"the disk has {free / 2**30:.1f} GiB free, the run needs {needed / 2**30:.1f}",
             str(folder),
-            "two checkpoints and the draft must fit at once",
+            "two checkpoints and the draft must fit at the same time",
             "free some space, choose another --out, or give --checkpoint-every-s 0",
         )
     what = "two checkpoints and the draft" if config.checkpoint_every_s else "the draft"
     return (
-        f"disk: {needed / 2**20:.0f} MiB for {what}, {plan.costs.draft_bytes / 2**20:.0f} MiB of it for good;"
+        f"disk: {needed / 2**20:.0f} MiB for {what}, {plan.costs.draft_bytes / 2**20:.0f} MiB of it after the run;"
         f" {free / 2**30:.1f} GiB are free"
     )

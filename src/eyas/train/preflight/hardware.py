@@ -32,12 +32,12 @@ _TFLOPS = (
 
 
 def peak_flops(device_name: str) -> float | None:
-    """FLOP/s of the device of this name (`torch.cuda.get_device_name`); None where it is not known."""
+    """FLOP/s of the device of this name (`torch.cuda.get_device_name`), or None."""
     return next((tflops * 1e12 for part, tflops in _TFLOPS if part in device_name), None)
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """Largest so far: allocated by torch on this GPU, or resident of this process on a CPU."""
+    """Peak so far: allocated by torch on this GPU, or resident memory of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -18,7 +18,7 @@ _INIT_STD = 0.02
 def starting_draft(
     request: TrainRequest, config: TrainConfig, plan: TrainPlan, target: Target, talk: Talk
 ) -> Eagle3Draft:
-    """In fp32 on the target's device, in training mode; the same on every rank."""
+    """The draft in fp32 on the target's device, in training mode; the same on every rank."""
     embedding, head = target.parts.embedding, target.parts.head
     if request.init_from is not None:
         draft = load_draft(
@@ -39,10 +39,10 @@ def starting_draft(
 
 @torch.no_grad()
 def initialise(draft: Eagle3Draft, target: Target, seed: int) -> None:
-    """Fill a new draft in place: normal weights, norms of one, head and embedding of its own from the target's rows.
+    """Fill a new draft in place: normal weights, norms of one; its own head and embedding from the target's rows.
 
-    The head keeps the geometry of the target's and is scaled down to the spread of the other weights: at full size it
-    would be confidently wrong at first (on SmolLM2 the first loss is 72 against 32, and learning starts later).
+    The head keeps the directions of the target's and is scaled down to the spread of the other weights: at full size it
+    is confidently wrong at first (on SmolLM2 the first loss is 72 instead of 32, and learning starts later).
     """
     generator = torch.Generator(device="cpu").manual_seed(seed)
     for parameter in draft.parameters():
@@ -57,7 +57,7 @@ def initialise(draft: Eagle3Draft, target: Target, seed: int) -> None:
 
 
 def freeze(draft: Eagle3Draft, config: TrainConfig) -> Eagle3Draft:
-    """`draft`, its parts that are to stay frozen; `freeze_notes` has refused what cannot be."""
+    """`draft` with the parts frozen that `config` names; `freeze_notes` has refused what cannot be frozen."""
     if config.freeze_head and draft.lm_head is not None:
         draft.lm_head.requires_grad_(False)
     if config.freeze_embedding and draft.embed_tokens is not None:

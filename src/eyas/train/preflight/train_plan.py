@@ -1,4 +1,4 @@
-"""Everything about a run that is known before a model is loaded: rows, vocabulary, steps. Refuses what cannot work."""
+"""Everything about a run that is known before a model is loaded: rows, vocabulary, steps."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,16 +33,16 @@ class RowsOfAnotherTarget(EyasError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainPlan:
-    """A run before it starts.
+    """A run as planned.
 
     Attributes:
         spec: of the draft, a new one's or that of `--init-from`.
-        vocabulary: of the draft; None with `--init-from`, whose own map is kept.
+        vocabulary: of a new draft; None with `--init-from`, whose draft keeps its own.
         batches: of all optimiser steps in order.
         num_tokens: in all batches together.
         costs: estimated from shapes.
-        held_out: rows for the replays while training; None for none.
-        eval_every: steps between these; 0 without any.
+        held_out: rows for the replays while training, or None.
+        eval_every: steps between replays; 0 without held-out rows.
     """
 
     rows: Rows
@@ -103,18 +103,18 @@ def make_plan(
     """Read rows and target config, choose the vocabulary and the draft's shape, lay out the steps.
 
     Args:
-        init_from: a draft to go on from, whose shape and vocabulary map are kept.
-        held_out: rows for the replays; by default those that lie beside the training rows.
-        device_type: "cpu" or "cuda": where it will run, for the estimate of memory.
+        init_from: a draft to start from, whose shape and vocabulary are kept.
+        held_out: rows for the replays; by default those beside the training rows.
+        device_type: "cpu" or "cuda", for the estimate of memory.
 
     Raises:
         RowsUnreadable: no rows in the folder, none with a supervised token, or token ids that the target does not have.
         RowsOfAnotherTarget: tokenizer or template differ.
         DraftVocabTooLarge: larger than the target's.
         TargetShapeUnknown, AuxBoundaryBeyondTarget: see `initialise.draft_spec_for`.
-        DraftUnwritable: no format can hold the draft that would come out.
-        TrainConfigInvalid: options of another draft than `init_from`, of freezing what cannot be frozen alone, or
-            `held_out` without a replay.
+        DraftUnwritable: no format can hold the new draft.
+        TrainConfigInvalid: the options describe another draft than `init_from`, freeze what cannot be frozen alone, or
+            name held-out rows without a replay.
         HeldOutUnusable: no held-out row can be replayed.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
@@ -143,7 +143,7 @@ def make_plan(
             aux_boundaries=config.aux_boundaries,
             shape=config.shape,
         )
-    notes += freeze_notes(spec, config, f"--init-from {init_from}" if init_from else "the draft to be")
+    notes += freeze_notes(spec, config, f"--init-from {init_from}" if init_from else "the new draft")
     notes += _format_notes(spec, target)
     held_out_rows = _held_out(held_out, rows_folder, config, vocab_size)
     resolved = resolve(
@@ -180,7 +180,7 @@ def make_plan(
 def run_identity(
     plan: TrainPlan, config: TrainConfig, *, weights: str, dtype: str, init_from: str | None
 ) -> dict[str, Any]:
-    """What decides a run's result, for its checkpoint: a rerun that differs in any of it is another run.
+    """What decides a run's result; a checkpoint is resumed only where all of it is equal.
 
     Args:
         weights: fingerprint of the target's weights.
@@ -203,10 +203,10 @@ def run_identity(
 def _held_out(given: Path | None, rows_folder: Path, config: TrainConfig, vocab_size: int) -> HeldOutRows | None:
     if given is not None and config.eval_every == 0:
         raise TrainConfigInvalid(
-            "rows to replay are named, and no replay is wanted",
+            "--held-out conflicts with --eval-every 0",
             f"--held-out {given} --eval-every 0",
-            "with 0 held-out rows are never replayed, and the last draft is written",
-            "leave one of the two out",
+            "with --eval-every 0 the held-out rows are never replayed",
+            "leave one of the two options out",
         )
     found = None if config.eval_every == 0 else find_held_out(given, rows_folder)
     return None if found is None else read_held_out(found, config.held_out_rows, vocab_size or None)
@@ -216,8 +216,8 @@ def _age_notes(rows: Rows) -> tuple[str, ...]:
     made = rows.manifest.rules
     if made == RULES:
         return ()
-    which = f"rules {made}" if made else "rules that were not recorded yet"
-    return (f"the rows were made by {which}, today's are {RULES}: `eyas prepare --replace` makes them anew",)
+    which = f"rules {made}" if made else "rules that are not recorded"
+    return (f"the rows were made by {which}, this eyas has {RULES}: run `eyas prepare --replace` to make them again",)
 
 
 def _require_same_text(target: TargetSpec, rows: Rows) -> None:
@@ -247,12 +247,12 @@ def _require_same_shape(config: TrainConfig, init_from: Path, spec: DraftSpec) -
     changed = [name for name in asked if asked[name] != own[name]]
     if changed:
         raise TrainConfigInvalid(
-            "a draft that is gone on with keeps its shape and its vocabulary",
+            "--init-from keeps the draft's shape and vocabulary",
             f"--init-from {init_from}",
             "; ".join(
                 f"--{name.replace('_', '-')} {_typed(asked[name])}, it has {_typed(own[name])}" for name in changed
             ),
-            "leave these options out, or train a new draft",
+            "leave these options out, or leave --init-from out to train a new draft",
         )
 
 
@@ -265,20 +265,20 @@ def _require_lesson(rows: Rows) -> None:
     manifest = rows.manifest
     if manifest.num_supervised == 0:
         raise RowsUnreadable(
-            "the rows teach nothing",
+            "no token of the rows is supervised",
             str(rows.folder),
-            f"of {manifest.num_tokens} tokens in {manifest.num_rows} rows none is supervised",
-            "run `eyas prepare` again, on conversations with answers",
+            f"none of the {manifest.num_tokens} tokens in {manifest.num_rows} rows is part of an answer to learn from",
+            "run `eyas prepare` again on conversations with answers",
         )
 
 
 def _format_notes(spec: DraftSpec, target: TargetSpec) -> tuple[str, ...]:
-    """What to say of the format that `save_draft` will choose; raises before training what it would raise after it."""
-    choice = choose_dialect(spec, target, where="the draft to be")
+    """Notes on the format that `save_draft` will choose; raises now what it would raise after training."""
+    choice = choose_dialect(spec, target, where="the new draft")
     notes = []
     if choice.passed_over:
         notes.append(f"the draft will be in {choice.dialect.name}'s format: {'; '.join(choice.passed_over)}")
     elif spec.embedding == "own" and choice.dialect.name != "sglang":
         name = choice.dialect.name
-        notes.append(f"the draft will be in {name}'s format: SGLang would read the target's embedding over its own")
+        notes.append(f"the draft will be in {name}'s format: SGLang would replace its own embedding by the target's")
     return tuple(notes)

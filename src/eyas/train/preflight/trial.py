@@ -1,4 +1,4 @@
-"""A few real steps on a draft that is thrown away: the run's true speed and memory, before it is started."""
+"""A few real steps on a draft that is then discarded: the speed and memory of a run, measured before it starts."""
 
 import time
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ _NUM_STEPS = 3  # the first compiles and allocates
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What was measured.
+    """Measured speed and memory.
 
     Attributes:
-        num_steps: that were timed: those after the first, if there are any.
-        tokens_per_s: of these.
-        seconds: that the whole run would take at that speed, without replays and checkpoints.
-        peak_memory_bytes: the largest batch included: of the GPU, or resident of this process on a CPU.
+        num_steps: number of timed steps; the first is timed only if it is the only one.
+        tokens_per_s: of the timed steps.
+        seconds: for the whole run at that speed, without replays and checkpoints.
+        peak_memory_bytes: with the largest batch; of the GPU, or resident memory of this process on a CPU.
     """
 
     num_steps: int
@@ -41,7 +41,7 @@ class Trial:
 
 
 def try_steps(trainer: Trainer, plan: TrainPlan) -> Trial:
-    """Take the run's largest batches through `trainer`, whose draft is of no use afterwards."""
+    """Train on the run's largest batches; the draft of `trainer` is spoilt by it."""
     device = trainer.target.device
     batches = _largest(plan.batches)
     num_tokens, start = 0, time.monotonic()
@@ -61,8 +61,8 @@ def try_steps(trainer: Trainer, plan: TrainPlan) -> Trial:
 
 
 def say_first_step(talk: Talk) -> None:
-    """Why nothing is heard for a while, before the first step."""
-    talk.line("the first step has begun; it takes longest (memory is found, and on a GPU kernels are compiled)")
+    """Announce the first step, which is silent for a while."""
+    talk.line("first step: it takes longest (memory is allocated; on a GPU, kernels are compiled)")
 
 
 def duration(seconds: float) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from eyas.train.config import MAX_STEPS, TrainConfig, TrainConfigInvalid
 
-# Rows of all steps together, a row counted each time it is seen: about 2 GB of plan.
+# Rows of all steps together, each counted as often as it is seen: a plan of about 2 GB.
 _MAX_ROWS = 50_000_000
 
 
@@ -25,7 +25,7 @@ class Batch:
 def plan_batches(lengths: Sequence[int], config: TrainConfig, batch_tokens: int) -> list[Batch]:
     """All steps of a run in order; each pass over the rows has its own order, drawn from (seed, pass).
 
-    A batch takes rows until the next one would exceed `batch_tokens`; a longer row goes alone.
+    A batch takes rows until the next one would exceed `batch_tokens`; a longer row is a batch of its own.
 
     Args:
         lengths: tokens of each row.
@@ -63,7 +63,7 @@ def _require_plannable(num_steps: int, passes: int, lengths: Sequence[int]) -> N
         "the run is longer than can be planned",
         f"{passes} passes over {len(lengths)} rows",
         f"a run has at most {MAX_STEPS} steps and sees at most {_MAX_ROWS} rows, repeats counted",
-        "give fewer --steps, --tokens or --epochs, or more --batch-tokens; go on from the draft with --init-from",
+        "give fewer --steps, --tokens or --epochs, or more --batch-tokens; continue from its draft with --init-from",
     )
 
 

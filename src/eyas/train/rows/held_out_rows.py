@@ -10,7 +10,7 @@ from eyas.records.rows import HELD_OUT
 
 
 class HeldOutUnusable(EyasError):
-    """The held-out file has no row with the target's answer, or holds another target's."""
+    """The held-out file has no row with an answer of this target."""
 
     code = "held-out-unusable"
 
@@ -22,7 +22,7 @@ class HeldOutRows:
     Attributes:
         path: where they were read.
         fingerprint: of the file.
-        rows: at most as many as asked for.
+        rows: at most as many as were asked for.
         num_skipped: rows among those read that have no answer.
     """
 
@@ -38,7 +38,7 @@ class HeldOutRows:
 
 
 def find_held_out(given: Path | None, rows_folder: Path) -> Path | None:
-    """The file that was given, or the one that `eyas prepare` put beside the rows; None if there is none."""
+    """The given file, else the one that `eyas prepare` wrote beside the rows, else None."""
     beside = rows_folder / HELD_OUT
     return given or (beside if beside.is_file() else None)
 
@@ -51,7 +51,7 @@ def read_held_out(path: Path, most_rows: int, vocab_size: int | None = None) -> 
 
     Raises:
         EvalDataMissing, EvalRowMalformed, EvalDataEmpty: the file.
-        HeldOutUnusable: no row has an answer of at least two tokens: there would be no round; or a row holds a token
+        HeldOutUnusable: no row has an answer of at least two tokens, so there would be no round; or a row holds a token
             id that the target does not have.
     """
     read = read_eval_rows([path], most_rows, flag="--held-out")
@@ -60,7 +60,7 @@ def read_held_out(path: Path, most_rows: int, vocab_size: int | None = None) -> 
         raise HeldOutUnusable(
             "no held-out row can be replayed",
             str(path),
-            f"of {len(read)} rows none has the target's own answer (`response_ids`) of two tokens or more",
+            f"none of its {len(read)} rows has an answer of the target (`response_ids`) of two tokens or more",
             "let the target answer them: `eyas eval DRAFT --target T --data F --save-rows HELD_OUT`",
         )
     highest = max(max(*row.prompt_ids, *row.response_ids) for row in rows)
@@ -68,7 +68,7 @@ def read_held_out(path: Path, most_rows: int, vocab_size: int | None = None) -> 
         raise HeldOutUnusable(
             f"a held-out row holds the token id {highest}",
             str(path),
-            f"the target has {vocab_size} tokens: these are another target's rows",
+            f"the target has {vocab_size} tokens: these rows were made with another target",
             "let this target answer them: `eyas eval DRAFT --target T --data F --save-rows HELD_OUT`",
         )
     return HeldOutRows(

@@ -1,4 +1,4 @@
-"""What the loss mask covers: a mask that is empty, whole or torn is seen here before it is trained on."""
+"""What the loss mask covers, so that an empty, full or broken mask is seen before training."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -10,16 +10,16 @@ from eyas.data.text.tokenise import TokenRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskStatistics:
-    """Of the rows looked at.
+    """Statistics of the mask over the rows checked.
 
     Attributes:
-        num_rows, num_tokens: looked at.
+        num_rows, num_tokens: checked.
         supervised_share: of the tokens.
         least_share, most_share: over rows.
-        num_without: rows without a supervised token: they cost time and teach nothing.
+        num_without: rows without a supervised token.
         mean_stretch: mean length of a run of supervised tokens, an answer; 0 without any.
         first_step_share, last_step_share: of the supervised tokens, those that step 0 and the last unrolled step learn
-            from (the others stand too near a row's beginning).
+            from (the others are too close to the start of their row).
     """
 
     num_rows: int
@@ -45,7 +45,7 @@ class MaskStatistics:
 
 
 def mask_statistics(rows: Iterable[TokenRow], ttt_steps: int) -> MaskStatistics:
-    """Look at `rows` (at least one)."""
+    """Statistics of `rows` (at least one)."""
     shares, stretches = [], []
     num_tokens = num_supervised = first = last = 0
     for row in rows:

@@ -1,6 +1,6 @@
 """Rows laid end to end: a micro-batch as one sequence whose rows do not see each other, with all its index lists.
 
-Made on the CPU and uploaded in one copy: nothing about it is ever asked back from the device.
+Made on the CPU and uploaded in one copy; the host never reads any of it back from the device.
 Shapes: R rows, T positions (padding at the end included), K unrolled steps, N teacher rows.
 """
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from eyas.data.text.tokenise import TokenRow
 
-# Positions are filled up to a multiple of this on a GPU, so that memory blocks of one micro-batch fit the next.
+# On a GPU, T is a multiple of this, so that memory freed by one micro-batch fits the next.
 GPU_MULTIPLE = 256
-# A further micro-batch is taken to cost as much as this part of a full one: launches, and matrices read again.
+# One more micro-batch costs about 1/16 of a full one: launches, and matrices read again.
 _RUN_SHARE = 16
 
 
@@ -24,16 +24,16 @@ class Packed:
     """A micro-batch.
 
     Attributes:
-        ids: [T + K] token ids; those after T are 0, so that shifted reads stay inside.
+        ids: [T + K] token ids; the K after T are 0, so that shifted reads stay inside.
         positions: [T] int32, from 0 in each row.
-        starts: [R + 2] int32, where rows begin and the last ends; the filling is a row of its own.
-        lengths: of the R rows and the filling, on the host.
+        starts: [R + 2] int32, where rows begin and the last ends; the padding at the end is a row of its own.
+        lengths: of the R rows and the padding, on the host.
         teachers: [N] positions u whose target distribution is learnt from: token u + 1 is supervised and at least the
             third of its row.
-        picks: [K, N] the position that learns from teacher row n at step j: u - 1 - j, or T - 1 (filling) where the row
+        picks: [K, N] the position that learns from teacher row n at step j: u - 1 - j, or T - 1 (padding) where the row
             does not reach that far back.
         is_target: [K, N] whether it does.
-        num_tokens: of the rows, filling not counted.
+        num_tokens: of the rows, without padding.
     """
 
     ids: Tensor
@@ -57,7 +57,7 @@ class Packed:
 
     @property
     def num_padded(self) -> int:
-        """Positions of the R rows side by side, padding counted."""
+        """Positions of the R rows side by side, padded to the longest."""
         return (len(self.lengths) - 1) * max(self.lengths[:-1])
 
 
@@ -66,7 +66,7 @@ def pack(rows: Sequence[TokenRow], num_steps: int, device: torch.device, multipl
 
     Args:
         num_steps: K.
-        multiple: T becomes a multiple of it, with at least one position of filling; None for the device's usual.
+        multiple: T becomes a multiple of it, with at least one position of padding; None for the device's default.
     """
     multiple = multiple or (GPU_MULTIPLE if device.type == "cuda" else 1)
     lengths = [len(row.token_ids) for row in rows]
@@ -109,7 +109,7 @@ def count_targets(rows: Sequence[TokenRow], num_steps: int) -> list[int]:
 
 
 def micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[TokenRow]]:
-    """`rows` in runs of at most `most_tokens` tokens; a longer row goes alone."""
+    """`rows` in runs of at most `most_tokens` tokens; a longer row is a run of its own."""
     parts: list[list[TokenRow]] = []
     held = 0
     for row in rows:
@@ -123,7 +123,7 @@ def micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[Token
 
 
 def even_micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[TokenRow]]:
-    """`rows` by length, in runs that cost least where each row is padded to the longest of its run.
+    """`rows` by length, in the runs that cost least when each row is padded to the longest of its run.
 
     A run costs its positions, padding counted, and a share of `most_tokens` for being one more. It has at most
     `most_tokens` positions, or one row. Rows of equal length keep their order.
@@ -147,13 +147,13 @@ def even_micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[
 
 
 def to_padded(packed: Packed, x: Tensor) -> Tensor:
-    """[R, longest, ...] of [T, ...]: rows side by side, right-padded with what comes after them; the filling is left
-    out."""
+    """[R, longest, ...] of [T, ...]: rows side by side, right-padded with what follows them; the padding at the end is
+    left out."""
     return x[_grid(packed)]
 
 
 def from_padded(packed: Packed, x: Tensor) -> Tensor:
-    """[T, ...] of [R, longest, ...]; zeros in the filling."""
+    """[T, ...] of [R, longest, ...]; zeros in the padding at the end."""
     longest = x.shape[1]
     row = torch.repeat_interleave(
         torch.arange(len(packed.lengths), device=x.device),
@@ -162,12 +162,12 @@ def from_padded(packed: Packed, x: Tensor) -> Tensor:
     )
     flat = (row * longest + packed.positions).clamp(max=x.shape[0] * longest - 1)
     picked = x.flatten(0, 1)[flat]
-    is_filling = torch.arange(packed.length, device=x.device) >= packed.num_tokens
-    return picked.masked_fill(is_filling.view(-1, *[1] * (picked.ndim - 1)), 0)
+    is_padding = torch.arange(packed.length, device=x.device) >= packed.num_tokens
+    return picked.masked_fill(is_padding.view(-1, *[1] * (picked.ndim - 1)), 0)
 
 
 def _grid(packed: Packed) -> Tensor:
-    """[R, longest] positions; beyond a row's end the last position of all (filling)."""
+    """[R, longest] positions; beyond a row's end the last position of all (padding)."""
     lengths = packed.lengths[:-1]
     device = packed.positions.device
     begins = packed.starts[: len(lengths)].long()[:, None]

@@ -1,4 +1,4 @@
-"""The draft's vocabulary: which of the target's tokens it can say, chosen by frequency over what the target wrote."""
+"""The draft vocabulary: the target's tokens that the draft can propose, chosen by their frequency in the answers."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 
 class DraftVocabTooLarge(EyasError):
-    """The draft vocabulary was asked larger than the target's."""
+    """The draft vocabulary asked for is larger than the target's."""
 
     code = "draft-vocab-too-large"
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenVocabulary:
-    """The choice.
+    """The chosen draft vocabulary.
 
     Attributes:
         ids: D target ids, ascending and distinct.
-        coverage: share of the supervised tokens that are among them; a token outside can never be drafted.
-        num_seen: how many of `ids` are supervised at least once; the rest fills up with the lowest ids.
+        coverage: share of the supervised tokens that are among them; any other token can never be drafted.
+        num_seen: how many of `ids` are supervised at least once; the others are the lowest remaining ids.
     """
 
     ids: tuple[int, ...]

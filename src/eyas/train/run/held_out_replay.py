@@ -1,6 +1,6 @@
-"""Accept length on held-out rows while training: what chooses the draft that is kept.
+"""Accept length on held-out rows while training; it decides which draft is kept.
 
-The target's states over the rows are computed at the first replay and kept while they fit; only the draft changes.
+The target's states over the rows are computed at the first replay and kept as long as they fit.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,8 @@ class KeptStates:
     """States that are computed once per batch of rows and kept, as long as all of them take at most `most_bytes`.
 
     Args:
-        states: where they come from.
-        most_bytes: on their device; what comes after is computed each time.
+        states: computes them.
+        most_bytes: on their device; states beyond it are computed each time.
     """
 
     def __init__(self, states: States, most_bytes: int = _KEPT_BYTES) -> None:
@@ -59,9 +59,9 @@ class KeptStates:
 
 @contextmanager
 def as_written(draft: nn.Module) -> Iterator[None]:
-    """Inside, the parameters hold what a draft's file will hold of them, bf16; afterwards they are as before.
+    """Inside, the parameters are rounded to bf16 as in a draft's file; afterwards they are as before.
 
-    Rounding decides near-ties: 169 rounds of fp32 masters were 174 of the draft that they had been written to.
+    Rounding decides near-ties: 169 rounds with fp32 weights were 174 with the file written from them.
     """
     masters = [(parameter, parameter.data) for parameter in draft.parameters()]
     try:
@@ -78,7 +78,7 @@ class HeldOutReplay:
 
     Args:
         target: frozen.
-        rows: what is replayed; each rank takes its share.
+        rows: all rows; each rank replays its share.
         num_draft_tokens: K.
         ranks: all call `measure` together.
     """

@@ -69,14 +69,14 @@ def train_on(
     """`train` in `num_ranks` processes of this machine.
 
     Args:
-        num_ranks: 2 or more; GPUs 0 … num_ranks - 1, or processes on the CPU.
+        num_ranks: 2 or more: GPUs 0 … num_ranks - 1, or processes on the CPU.
         plan: made by this process; each rank makes it again.
-        make_talk: importable by name; called in the first rank, the others keep quiet.
+        make_talk: importable by name; called in the first rank, the others are silent.
         threads: of each process on the CPU; None for its share of the cores.
-        listen: asked in this process; the ranks stop together after a step.
+        listen: opened in this process; the ranks stop together after a step.
 
     Raises:
-        RankDied: a rank was killed, or failed by an error of ours.
+        RankDied: a rank was killed, or ended by an internal error.
         TrainConfigInvalid: the device names one GPU.
         EnvironmentMissing: fewer GPUs.
         What `train` raises in a rank.
@@ -84,12 +84,12 @@ def train_on(
     assert num_ranks >= 2, "one process needs no launcher"
     if ":" in request.device:
         raise TrainConfigInvalid(
-            "one GPU cannot be several",
+            "--device names one GPU, and --gpus asks for several",
             f"--device {request.device} --gpus {num_ranks}",
             "each process takes the GPU of its own number",
-            "give --device cuda; CUDA_VISIBLE_DEVICES chooses which",
+            "give --device cuda; CUDA_VISIBLE_DEVICES chooses the GPUs",
         )
-    request.placement(num_ranks - 1)  # are there so many?
+    request.placement(num_ranks - 1)  # raises where there are fewer GPUs
     threads = threads or max(1, torch.get_num_threads() // num_ranks)
     work = _Work(request=request, config=config, make_talk=make_talk, threads=threads, parent=os.getpid())
     context = get_context("spawn")

@@ -1,6 +1,6 @@
 """The records of a run: one per optimiser step and one per replay of the held-out rows, with how fast it went.
 
-Steps are read from the device in windows of `log_every`; rates are of a window and stand in each of its records.
+Steps are read from the device in windows of `log_every`; each record of a window carries the window's rates.
 """
 
 import time
@@ -26,11 +26,11 @@ _CLOCK = time.monotonic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speedometer:
-    """What is needed to say how well the device is used.
+    """Computes how well the device is used.
 
     Attributes:
         flop_per_token: of training, estimated from shapes.
-        peak_flops: of all devices together, FLOP/s; None where it is not known.
+        peak_flops: of all devices together, FLOP/s, or None.
         device: of this rank.
     """
 
@@ -45,7 +45,7 @@ class Speedometer:
         return cls(flop_per_token=flop_per_token, peak_flops=peak and peak * num_devices, device=device)
 
     def mfu(self, tokens_per_s: float) -> float | None:
-        """Share of the peak that the estimated arithmetic takes; None where the peak is not known."""
+        """Share of the peak rate that the estimated arithmetic takes; None without a known peak."""
         return None if self.peak_flops is None else self.flop_per_token * tokens_per_s / self.peak_flops
 
 
@@ -53,11 +53,11 @@ class MetricsJournal:
     """Collects steps and turns them into records.
 
     Args:
-        records: of the run so far, of both kinds; extended in place.
+        records: of the run so far, steps and replays; extended in place.
         speedometer: of the devices.
-        sinks: told of each new record.
-        bar: of the run, in tokens.
-        data_wait: what the device waited for rows.
+        sinks: get each new record.
+        bar: progress of the run, in tokens.
+        data_wait: how long the device waited for rows.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class MetricsJournal:
 
     @contextmanager
     def pausing(self) -> Iterator[None]:
-        """Around what is no training (a replay, a checkpoint): rates leave it out. Nothing may be pending."""
+        """Around a replay or a checkpoint, which the rates leave out. No step may be pending."""
         assert not self._pending, "flush before a pause"
         yield
         self._begin_window(_CLOCK())
@@ -97,7 +97,7 @@ class MetricsJournal:
         self._pending.append((step, num_tokens))
 
     def flush(self) -> Exception | None:
-        """Wait for the steps added and record them.
+        """Wait for the added steps and record them.
 
         Returns:
             The error of the first step that was not finite (`TrainingDiverged`); the steps before it are recorded.
@@ -159,7 +159,7 @@ class MetricsJournal:
 
 
 def replay_record(figures: Figures) -> dict[str, Any]:
-    """What the record of a replay has of its figures."""
+    """The figures of a replay as fields of its record."""
     return {
         "accept_length": figures.accept_length,
         "accept_length_request_mean": figures.accept_length_request_mean,
@@ -181,7 +181,7 @@ def held_out_of(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def best_of(records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The replay with the largest accept length, the earliest of equals; None without one."""
+    """The replay with the largest accept length, the earliest of equals; None without a replay."""
     return max(held_out_of(records), key=lambda record: record["accept_length"], default=None)
 
 

@@ -1,4 +1,4 @@
-"""The optimiser steps of a run, from its plan or its checkpoint to its end. Files only through `checkpoint`."""
+"""The optimiser steps of a run, from its plan or its checkpoint to its end. Files only through `unfinished_run`."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,9 +32,9 @@ class Checkpointing:
     Attributes:
         folder: beside the output.
         every_s: seconds between checkpoints; 0 = never.
-        run: what decides the run.
-        state: where a run kept earlier stands; None to start.
-        listen: opened around the steps; tells whether somebody wants the run to stop, with a checkpoint.
+        run: `run_identity`.
+        state: of the checkpoint to resume; None to start.
+        listen: opened around the steps; says whether the run is asked to stop, with a checkpoint.
     """
 
     folder: Path
@@ -46,15 +46,15 @@ class Checkpointing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What is measured while training, and who is told.
+    """What is measured while training, and where it is reported.
 
     Attributes:
-        held_out: replays the held-out rows; None without any.
+        held_out: replays the held-out rows, or None.
         eval_every: steps between replays.
-        is_first_replayed: the draft is replayed before the first step, too: one that is gone on from may stay the best.
+        is_first_replayed: replay before the first step too: the draft of `--init-from` may stay the best.
         log_every: steps between readings of the device.
         sinks: besides metrics.jsonl.
-        wandb_runs: project -> run id, of this run and of the one that it goes on with.
+        wandb_runs: project -> run id, of this run and of the run that it resumes.
     """
 
     held_out: HeldOutReplay | None
@@ -73,8 +73,8 @@ class RunOutcome:
         records: one per optimiser step and one per replay, in order (`journal`).
         best: tensors of the draft with the largest accept length; None without a replay.
         error: `TrainingDiverged`; the trainer's draft is then that of the last good step.
-        is_error_everyones: all ranks have read it at this step; else the first one alone, and the others wait for it.
-        stopped_after: steps done when it stopped because it was asked to; None where it went to its end.
+        is_error_everyones: all ranks have read the error at this step; else only the first one has.
+        stopped_after: steps done when it stopped on request; None otherwise.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -85,13 +85,13 @@ class RunOutcome:
 
 
 def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Watch, talk: Talk) -> RunOutcome:
-    """Train to the end, to the first step that is not finite, or to the one after which it is asked to stop."""
+    """Train to the end, to the first step that is not finite, or until asked to stop."""
     outcome, first = RunOutcome(), 0
     if keep.state is not None:
         restored = restore(keep.folder, trainer, keep.state)
         outcome = RunOutcome(restored.metrics, restored.best)
         first = keep.state.step
-        talk.line(f"going on after step {first} of {len(plan.batches)} (kept in {keep.folder})")
+        talk.line(f"resuming after step {first} of {len(plan.batches)} (kept in {keep.folder})")
     say_first_step(talk)
     speedometer = Speedometer.of(trainer.target.device, plan.costs.flop_per_token, trainer.ranks.size)
     with keep.listen() as is_asked, talk.progress("train", plan.num_tokens, "tokens") as bar:
@@ -139,7 +139,7 @@ class _Run:
                 if is_kept:
                     self._checkpoint(done)
             if is_stopped:
-                self.trainer.ranks.gather(done)  # a launcher ends the others with the first that leaves
+                self.trainer.ranks.gather(done)  # the launcher ends all ranks once one has ended
                 self.outcome.stopped_after = done
                 return
 
@@ -153,14 +153,14 @@ class _Run:
                 self.outcome.best = draft_tensors(self.trainer.draft)
 
     def _is_stop_wanted(self, is_read: bool) -> bool:
-        """By any rank. Several agree on the step, but only when they wait anyway."""
+        """Whether any rank is asked to stop. Several ranks agree on the step, but only where they wait anyway."""
         ranks = self.trainer.ranks
         if ranks.size == 1:
             return self.is_asked()
         return is_read and any(ranks.gather(self.is_asked()))
 
     def _is_checkpoint_due(self, is_read: bool, is_stopped: bool) -> bool:
-        """By the first rank's clock. With shards all ranks write, so they ask it, but only when they wait anyway."""
+        """By the first rank's clock. With shards all ranks write, so they ask it, but only where they wait anyway."""
         is_old = is_stopped or time.monotonic() - self.last_kept >= self.keep.every_s
         is_due = self.keep.every_s > 0 and is_old
         if self.trainer.shards is None:
@@ -185,12 +185,12 @@ class _Run:
 
 
 def last_step(records: Sequence[Mapping[str, Any]]) -> int:
-    """Optimiser steps done, by the records."""
+    """Number of optimiser steps in the records."""
     return max((record["step"] for record in records), default=0)
 
 
 def take_best(outcome: RunOutcome, draft: Eagle3Draft) -> Mapping[str, Any] | None:
-    """Put the best draft into `draft`; gives the record of its replay, None without one."""
+    """Put the best draft into `draft`; gives the record of its replay, None without a replay."""
     best = best_of(outcome.records)
     if best is None or outcome.best is None:
         return None
@@ -200,7 +200,7 @@ def take_best(outcome: RunOutcome, draft: Eagle3Draft) -> Mapping[str, Any] | No
 
 @torch.no_grad()
 def find_not_finite(trainer: Trainer, rows: Sequence[TokenRow]) -> str:
-    """The first tensor that is not finite, in the order in which a step makes them.
+    """Names the first tensor that is not finite, in the order in which a step computes them.
 
     Args:
         trainer: whose last step failed.
@@ -219,7 +219,7 @@ def find_not_finite(trainer: Trainer, rows: Sequence[TokenRow]) -> str:
                 return f"the target's state at boundary {boundary} is not finite in {where}: the target overflows"
         if not _is_finite(states.last):
             return f"the target's last state is not finite in {where}: the target overflows"
-    return "weights of the draft and states of the target are finite: it arose in the draft's own computation"
+    return "weights of the draft and states of the target are finite: the draft's own computation overflows"
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Where metrics go besides `metrics.jsonl`: TensorBoard's files, wandb. Only when asked for."""
+"""Where metrics go besides `metrics.jsonl`, on request: TensorBoard, wandb."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ _NOT_SHOWN = {"schema", "step"}
 
 
 class Sink(Protocol):
-    """Takes records as they are known."""
+    """Takes records while the run goes on."""
 
     def write(self, record: Mapping[str, Any]) -> None:
         """One record of metrics.jsonl, of any kind."""
@@ -19,7 +19,7 @@ class Sink(Protocol):
         """The run is over."""
 
     def runs(self) -> Mapping[str, str]:
-        """Project -> id of the run there, for `open_sinks` of a rerun that goes on; empty where nothing is kept."""
+        """Project -> id of the run there, for `open_sinks` of a resumed run; may be empty."""
 
 
 def open_sinks(
@@ -32,10 +32,10 @@ def open_sinks(
         wandb: project.
         name: of the run.
         about: its plan, as JSON has it.
-        known: project -> run id of wandb, which is gone on with; another project gets a new run.
+        known: project -> run id of wandb, to resume; another project gets a new run.
 
     Raises:
-        EnvironmentMissing: wandb takes no run (nobody is logged in).
+        EnvironmentMissing: wandb refuses to start a run (not logged in).
     """
     sinks: list[Sink] = []
     if tensorboard is not None:
@@ -82,14 +82,14 @@ class _Wandb:
     def __init__(self, project: str, name: str, about: Mapping[str, Any], run_id: str | None) -> None:
         import wandb  # type: ignore[import-not-found, unused-ignore]
 
-        # "allow": a run that was deleted there meanwhile is begun anew under its id, and training goes on.
+        # "allow": a run that was deleted there meanwhile is started again under its id.
         again = {} if run_id is None else {"id": run_id, "resume": "allow"}
         self._project = project
         try:
             self._run: Any = wandb.init(project=project, name=name, config=dict(about), **again)
         except wandb.Error as error:
             raise EnvironmentMissing(
-                "wandb takes no run",
+                "wandb does not start a run",
                 f"--wandb {project}",
                 str(error),
                 "run `wandb login`, set WANDB_MODE=offline, or leave --wandb out: metrics.jsonl is always written",

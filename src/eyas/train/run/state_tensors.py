@@ -1,7 +1,7 @@
-"""Weights and moments of a run on their way to and from its checkpoint: whole, or in parts on several ranks.
+"""Weights and moments of a run, to and from its checkpoint: whole, or in parts on several ranks.
 
-Whole tensors go into one safetensors file by the first rank; parts by all ranks with `torch.distributed.checkpoint`.
-Either is read back whole or in parts, on any number of ranks.
+The first rank writes whole tensors into one safetensors file; with parts all ranks write, through
+`torch.distributed.checkpoint`. Either is read back whole or in parts, on any number of ranks.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ def state_tensors(trainer: Trainer) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def put_state_tensors(trainer: Trainer, tensors: Mapping[str, Tensor], step: int) -> None:
-    """`state_tensors` back into a trainer that stands after `step` steps.
+    """Copy `state_tensors` back into a trainer, which has then done `step` steps.
 
     Raises:
         KeyError, RuntimeError: a tensor is missing or has another shape.
@@ -46,14 +46,14 @@ def put_state_tensors(trainer: Trainer, tensors: Mapping[str, Tensor], step: int
 
 
 def _require_like(key: str, tensor: Tensor, parameter: Tensor) -> None:
-    # `copy_` would spread a smaller tensor and round an integer one without a word.
+    # `copy_` would broadcast a smaller tensor and convert an integer one in silence.
     if tensor.shape != parameter.shape or tensor.dtype != parameter.dtype:
         wanted, found = ((str(t.dtype), tuple(t.shape)) for t in (parameter, tensor))
         raise RuntimeError(f"{key} is {found}, not {wanted}")
 
 
 def save_parts(folder: Path, trainer: Trainer, shards: Shards) -> None:
-    """Write this rank's parts; all ranks call it together, and it returns when all have written."""
+    """Write this rank's parts; all ranks call it together, and it returns once all have written."""
     save(_as_whole(shards, state_tensors(trainer)), checkpoint_id=folder)
 
 

@@ -1,4 +1,4 @@
-"""Stopping a run when asked, between two steps, with a checkpoint. Who asks (a signal, a parent) is not known here."""
+"""Stopping a run on request, between two steps, with a checkpoint; the request is a signal's or the parent's."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from eyas.errors import EyasError
 
-# Opened around the optimiser steps; what it gives says whether the run was asked to stop.
+# Opened around the optimiser steps; the function that it gives says whether the run was asked to stop.
 Listen = Callable[[], AbstractContextManager[Callable[[], bool]]]
 
 
@@ -23,17 +23,17 @@ class TrainingStopped(EyasError):
                 f"stopped after step {step} of {num_steps}; nothing of it is kept",
                 str(folder),
                 "--checkpoint-every-s 0 asks for no checkpoints",
-                "the same command begins at step 1; leave that option out to be able to go on",
+                "run the same command again to start at step 1; leave that option out to be able to resume",
             )
         return cls(
             f"stopped after step {step} of {num_steps}, which is kept in {folder}",
             str(folder),
             "it was asked to (Ctrl-C, SIGTERM, SIGHUP)",
-            f"run the same command again: it goes on with step {step + 1}",
+            f"run the same command again to resume with step {step + 1}",
         )
 
 
 @contextmanager
 def never_asked() -> Iterator[Callable[[], bool]]:
-    """Nobody asks."""
+    """The run is never asked to stop."""
     yield lambda: False

@@ -1,4 +1,4 @@
-"""`eyas train`: rows to a draft, online: the target runs in the same process and no hidden state touches a disk."""
+"""`eyas train`: rows to a draft. The target runs in the same process, and no hidden state is written to disk."""
 
 import errno
 import hashlib
@@ -48,7 +48,7 @@ class RunInProgress(EyasError):
 
 
 class DeviceOutOfMemory(EyasError):
-    """A GPU's memory is not enough for the run."""
+    """The GPU has too little memory for the run."""
 
     code = "device-out-of-memory"
     exit_code = ExitCode.ENVIRONMENT
@@ -59,11 +59,11 @@ class Trained:
     """The outcome.
 
     Attributes:
-        metrics: of all optimiser steps (none with `init_only`).
-        held_out: of all replays.
-        kept: the replay that chose the draft; None where the last one was written.
-        written: the replay of the draft's own file; None without held-out rows.
-        notes: what is wrong with the draft, if its figures show it.
+        metrics: records of all optimiser steps (none with `init_only`).
+        held_out: records of all replays.
+        kept: the replay that chose the draft; None where the last draft was written.
+        written: the replay of the written file; None without held-out rows.
+        notes: what the figures show to be wrong with the draft.
     """
 
     plan: TrainPlan
@@ -84,19 +84,19 @@ def train(
     *,
     listen: Listen = never_asked,
 ) -> Trained:
-    """Train as planned and write the draft with its metrics; a rerun of a killed run goes on from its checkpoint.
+    """Train as planned and write the draft with its metrics; a rerun of a killed run resumes from its checkpoint.
 
     Args:
-        place: of this process among those that train together; None for a process alone. Only the first one writes.
-        listen: tells whether the run shall stop after the step that it is at.
+        place: of this process among the ranks; None for a single process. Only the first rank writes.
+        listen: says whether the run is asked to stop after its present step.
 
     Raises:
         RunInProgress: another process trains the same draft.
-        CheckpointForeign, CheckpointDamaged: an unfinished run is there and cannot be gone on with.
+        CheckpointForeign, CheckpointDamaged: there is an unfinished run that cannot be resumed.
         TeacherWrong: see `teacher_check`.
         TrainingDiverged: a loss or gradient is not finite; the state before it is kept.
-        TrainingStopped: `listen` wanted it; a rerun goes on from there.
-        DeviceOutOfMemory: the GPU's memory is not enough.
+        TrainingStopped: `listen` asked for it; a rerun resumes there.
+        DeviceOutOfMemory: the GPU has too little memory.
         OutputExists, WriteFailed: see `records.atomic`.
     """
     placement = request.placement(place.local_rank if place else 0)
@@ -108,10 +108,10 @@ def train(
                 return _train(request, config, plan, keep, placement, ranks, talk)
     except torch.OutOfMemoryError as error:
         raise DeviceOutOfMemory(
-            f"the memory of {placement.device} is not enough",
+            f"{placement.device} has too little memory",
             f"--micro-batch-tokens {config.micro_batch_on(placement.device.type)}",
             str(error).splitlines()[0],
-            "give a smaller --micro-batch-tokens (the result stays the same), shorter rows, or more GPUs with --shard",
+            "give a smaller --micro-batch-tokens (same result), shorter rows, or more GPUs with --shard",
         ) from error
 
 
@@ -138,7 +138,7 @@ def _train(
     if request.shard and ranks.size > 1:
         shards = Shards(draft, ranks.size, placement.device)
     elif request.shard:
-        talk.note("--shard does nothing on one process")
+        talk.note("--shard has no effect on one process")
     trainer = Trainer(
         draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches), ranks=ranks, shards=shards
     )
@@ -166,7 +166,7 @@ def _train(
 
 
 def _replay_file(config: TrainConfig, plan: TrainPlan, target: Target, notes: list[str], folder: Path) -> Figures:
-    """What the draft in `folder` accepts, read as anybody would read it; adds to `notes` if that is nothing."""
+    """Replay the draft in `folder`, loaded from its file; adds to `notes` if nothing is accepted."""
     assert plan.held_out is not None, "asked only with held-out rows"
     placement = Placement(target.parts.embedding.dtype, target.device)
     draft = load_draft(
@@ -186,7 +186,7 @@ def _replay_file(config: TrainConfig, plan: TrainPlan, target: Target, notes: li
 def _run(
     request: TrainRequest, config: TrainConfig, plan: TrainPlan, trainer: Trainer, keep: Checkpointing, talk: Talk
 ) -> RunOutcome:
-    """The optimiser steps; raises what stopped them, once the last good draft is kept."""
+    """The optimiser steps; raises what stopped them, after the last good draft is kept."""
     is_first = trainer.ranks.is_first
     held_out = None
     if plan.held_out is not None:
@@ -212,10 +212,10 @@ def _run(
             if is_first and keep.folder.exists():
                 write_draft(keep.folder / LAST_GOOD, request, config, plan, trainer.draft_to_write(), outcome.records)
         if outcome.is_error_everyones:
-            trainer.ranks.gather(None)  # a launcher ends the first one, which writes, with any other that leaves
+            trainer.ranks.gather(None)  # a rank that ends would make the launcher end the first one, which still writes
         if keep.folder.exists():
             outcome.error.add_note(
-                f"the draft before that step is kept: --init-from {keep.folder / LAST_GOOD}, with another --out"
+                f"the draft before that step is kept: give --init-from {keep.folder / LAST_GOOD} and another --out"
             )
         raise outcome.error
     if outcome.stopped_after is not None:
@@ -247,22 +247,22 @@ def _checkpointing(
 
 @contextmanager
 def _only_one(out: Path) -> Iterator[None]:
-    """While open, no other process of this machine opens it for the same `out`. Nothing lies on the disk, and a process
-    that is killed lets go.
+    """While open, no other process of this machine can open it for the same `out`. It writes no file, and ends with its
+    process.
 
     Raises:
-        RunInProgress: one has it open.
+        RunInProgress: another process has it open.
     """
     name = hashlib.sha256(os.fsencode(os.path.realpath(out))).hexdigest()
     with socket.socket(socket.AF_UNIX) as claim:
         try:
-            claim.bind(f"\0eyas-train-{name}")  # no file, but a name that the kernel keeps
-        except OSError as error:  # another one than this: not Linux, which alone has such names
+            claim.bind(f"\0eyas-train-{name}")  # a name kept by the kernel, not a file
+        except OSError as error:  # any other error: not Linux, which alone has such names
             if error.errno == errno.EADDRINUSE:
                 raise RunInProgress(
-                    f"{out} is being trained already",
+                    f"another process is training {out} already",
                     str(out),
-                    "another process of this machine is at it, and both would write the same unfinished run by turns",
-                    "let it end, or end it and run this command again; or choose another --out",
+                    "both processes would write the same unfinished run, one over the other",
+                    "wait for that process, or end it and run this command again; or choose another --out",
                 ) from None
         yield

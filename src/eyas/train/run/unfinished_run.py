@@ -1,4 +1,4 @@
-"""Saving and restoring an unfinished run: weights, moments, step, best draft, RNG, metrics; whole or not at all."""
+"""Checkpoints (OUT.resume): weights, moments, step, best draft, RNG and metrics of an unfinished run."""
 
 import json
 import os
@@ -32,7 +32,7 @@ _OURS = {LAST_GOOD, METRICS, PARTS, STATE, TENSORS}
 
 
 class CheckpointForeign(EyasError):
-    """The unfinished run beside the output was started with something else."""
+    """The unfinished run beside the output has other inputs or options than this one."""
 
     code = "checkpoint-foreign"
 
@@ -50,16 +50,16 @@ def save_checkpoint(
     metrics: Sequence[Mapping[str, Any]],
     best: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write the run aside and swap it in; a kill at any moment leaves the checkpoint before or this one.
+    """Write a checkpoint aside and swap it in; a kill at any moment leaves the previous one or this one.
 
     With shards all ranks call it together, otherwise the first one alone.
 
     Args:
-        best: `draft_tensors` of the draft that accepts most so far; known to the first rank.
+        best: `draft_tensors` of the draft with the largest accept length so far; known to the first rank.
     """
     ranks, shards = trainer.ranks, trainer.shards
     if not ranks.is_first:
-        assert shards is not None, "without shards the first rank writes alone"
+        assert shards is not None, "without shards only the first rank writes"
         save_parts(ranks.gather(Path())[0], trainer, shards)
         return
     with atomic_folder(folder, replace=True) as aside:
@@ -75,26 +75,26 @@ def save_checkpoint(
 
 
 def draft_tensors(draft: nn.Module) -> dict[str, Tensor]:
-    """The draft's parameters on the CPU as they will be written, bf16: what is kept of the best draft."""
+    """The draft's parameters on the CPU in bf16, as they will be written."""
     return {name: p.detach().to("cpu", torch.bfloat16).contiguous() for name, p in draft.named_parameters()}
 
 
 @torch.no_grad()
 def put_tensors(draft: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """`draft_tensors` back into a draft."""
+    """Copy `draft_tensors` back into a draft."""
     for name, parameter in draft.named_parameters():
         parameter.copy_(tensors[name])
 
 
 def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
-    """Where the run kept in `folder` stands; None when there is none.
+    """The state of the run kept in `folder`; None without one.
 
     Args:
-        run: what the present run is made of.
+        run: `run_identity` of the present run.
 
     Raises:
-        CheckpointForeign: the kept run was made of something else; the message says what changed.
-        CheckpointDamaged: the folder cannot be read, is none, or holds what eyas did not write.
+        CheckpointForeign: the kept run has other inputs or options; the message says which.
+        CheckpointDamaged: it cannot be read, is not a folder, or holds files that eyas did not write.
     """
     _require_ours(folder)
     if not folder.exists():
@@ -105,9 +105,9 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
             raise ValueError(f"another schema than {SCHEMA}")
         state = CheckpointState(**document)
         if not (_is_count(state.step) and _is_count(state.num_tokens) and isinstance(state.run, dict)):
-            raise ValueError("`step`, `num_tokens` or `run` is not what it should be")
+            raise ValueError("`step` and `num_tokens` must be counts, and `run` an object")
         if not all(isinstance(run_id, str) for run_id in state.wandb_runs.values()):
-            raise ValueError("`wandb_runs` holds an id that is no text")
+            raise ValueError("`wandb_runs` holds an id that is not text")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(folder, error) from error
     # What went through JSON is compared with what went through JSON: tuples are lists there.
@@ -116,71 +116,71 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
     if changed:
         differences = "; ".join(f"{key}: {state.run.get(key)!r} then, {given.get(key)!r} now" for key in changed)
         raise CheckpointForeign(
-            f"the unfinished run is another one (step {state.step})",
+            f"the unfinished run has other inputs or options (it is at step {state.step})",
             str(folder),
             differences,
-            "run the same command as before to go on with it, or give --restart to throw it away",
+            "run the same command as before to resume it, or give --restart to delete it and start again",
         )
     return state
 
 
 def throw_away(folder: Path) -> None:
-    """Delete the run kept in `folder`; nothing where there is none. Several processes may do so at once.
+    """Delete the run kept in `folder`, if there is one. Several processes may do so at the same time.
 
     Raises:
-        CheckpointDamaged: what stands there, or lies in it, was not written by eyas.
+        CheckpointDamaged: eyas did not write it, or not all that it holds.
         WriteFailed: it cannot be deleted.
     """
     _require_ours(folder)
-    shutil.rmtree(folder, ignore_errors=True)  # what another process deleted first is no error
+    shutil.rmtree(folder, ignore_errors=True)  # another process may have deleted it first
     if folder.exists():
         raise WriteFailed(
             f"cannot delete the unfinished run {folder}",
             str(folder),
-            "some of it is still there, and what is left must not be gone on with",
-            "delete it yourself (permissions?), or choose another --out",
+            "some of it is still there, and the run cannot be resumed from what is left",
+            f"delete {folder} yourself (look at its permissions), or choose another --out",
         )
 
 
 def _require_ours(folder: Path) -> None:
-    """What eyas did not write in the run's place would stop the first checkpoint, hours later, or be lost with it."""
+    """Refuse files that eyas did not write: they would stop the first checkpoint, hours later, or be deleted by it."""
     what = why = ""
     if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
-        what, why = "is no folder", "eyas neither writes into nor deletes a file or a link in its place"
+        what, why = "is not a folder", "eyas does not delete a file or a link in its place"
     else:
-        # Of what a system itself puts into folders, the names begin with a point.
+        # Names with a leading dot are the system's own (.DS_Store, .nfs…).
         strange = sorted(name for name in _names_in(folder) if name not in _OURS and not name.startswith("."))
         if strange:
-            what, why = f"holds {', '.join(strange[:3])}", "eyas did not write that, and would delete it"
+            what, why = f"holds {', '.join(strange[:3])}", "eyas did not write that and would delete it"
     if what:
         raise CheckpointDamaged(
             f"{folder} {what}",
             str(folder),
             f"an unfinished run is kept there, and {why}",
-            "move it away, or choose another --out",
+            f"move {folder} away, or choose another --out",
         )
 
 
 def _names_in(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
-    except FileNotFoundError:  # there is none, or another process has just thrown it away
+    except FileNotFoundError:  # it does not exist, or another process has just deleted it
         return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a checkpoint gives back besides the trainer's state: the metrics so far, the best draft's tensors."""
+    """What a checkpoint holds besides the trainer's state: the metrics so far, the best draft's tensors."""
 
     metrics: list[dict[str, Any]]
     best: dict[str, Tensor] | None
 
 
 def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> Restored:
-    """Put weights, moments and random generators back. Of a run stopped by its first step there is nothing to put.
+    """Put weights, moments and random generators back; a run that stopped at its first step has none.
 
     Raises:
-        CheckpointDamaged: tensors are missing, unreadable or of another shape, or the records are not of these steps.
+        CheckpointDamaged: tensors are missing, unreadable or of another shape, or records of steps are missing.
     """
     if state.step == 0:
         return Restored(metrics=[], best=None)
@@ -202,7 +202,7 @@ def _require_steps(metrics: Sequence[Any], num_steps: int) -> None:
         raise ValueError(f"{METRICS} does not hold the steps 1 … {num_steps}, once each")
     needed = [record[name] for record in steps_of(metrics) for name in ("tokens", "seconds", "loss")]
     if not all(isinstance(value, int | float) for value in needed):
-        raise ValueError(f"{METRICS} holds a loss, time or number of tokens that is no number")
+        raise ValueError(f"{METRICS} holds a loss, time or number of tokens that is not a number")
 
 
 def _is_count(value: Any) -> bool:
@@ -210,7 +210,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _state_tensors_in(folder: Path, trainer: Trainer, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """For this trainer, from parts or whole tensors, whichever were written."""
+    """The tensors for this trainer, from parts or from whole tensors, whichever were written."""
     if (folder / PARTS).exists():
         return load_parts(folder / PARTS, trainer)
     whole = {key: t for key, t in tensors.items() if key.partition(".")[0] in ("draft", *MOMENTS)}
@@ -222,7 +222,7 @@ def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _rng_states(device: torch.device) -> dict[str, Tensor]:
-    # Training draws nothing at present; what it may draw one day goes on where it stopped.
+    # Training draws no random numbers today; if it does, a resumed run draws the same ones.
     states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["cuda"] = torch.cuda.get_rng_state(device)
@@ -240,5 +240,5 @@ def _damaged(folder: Path, error: Exception) -> CheckpointDamaged:
         "the unfinished run cannot be read",
         str(folder),
         f"{type(error).__name__}: {error}",
-        "give --restart to throw it away and start again",
+        "give --restart to delete it and start again",
     )

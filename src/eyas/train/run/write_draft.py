@@ -1,4 +1,4 @@
-"""The folder of a trained draft: weights, config, sidecar, metrics; all or nothing."""
+"""The folder of a trained draft: weights, config, sidecar and metrics, written whole or not at all."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -31,14 +31,14 @@ def write_draft(
     *,
     replay: Callable[[Path], Figures] | None = None,
 ) -> Mapping[str, Any] | None:
-    """The draft's folder: weights, config and sidecar by `save_draft`, metrics beside them; all or nothing.
+    """Write the draft's folder: weights, config and sidecar by `save_draft`, metrics beside them.
 
     Args:
-        kept: the replay that chose this draft; None for the last one.
-        replay: of the draft in a folder over the held-out rows; None without any.
+        kept: the replay that chose this draft; None for the last draft.
+        replay: replays the draft in a folder over the held-out rows, or None.
 
     Returns:
-        The record of that replay: what a reader of the folder will measure.
+        The record of that replay, or None.
     """
     steps = steps_of(records)
     written = kept or (steps[-1] if steps else {"step": 0, "tokens": 0})

@@ -39,11 +39,11 @@ class ComputeWeight:
 
     @property
     def is_trained(self) -> bool:
-        """Whether a gradient is wanted."""
+        """Whether it needs a gradient."""
         return any(part.requires_grad for part in self.parts)
 
     def refresh(self) -> None:
-        """Take over the masters' values."""
+        """Copy the masters' values."""
         if self._is_alias:
             return
         begin = 0
@@ -59,7 +59,7 @@ class ComputeWeight:
         self._grad = _accumulated(self._grad, grad_out, x, self.parts[0].dtype)
 
     def publish(self) -> None:
-        """Hand the summed gradient to the masters' `grad` (added to what is there), and forget it."""
+        """Add the summed gradient to the masters' `grad`, and drop it."""
         if self._grad is None:
             return
         begin = 0
@@ -85,14 +85,14 @@ def linear(x: Tensor, weight: ComputeWeight, addend: Tensor | None = None) -> Te
 
 
 def swiglu_linear(gate_up: Tensor, weight: ComputeWeight) -> Tensor:
-    """(silu(gate) * up) @ weight.T for gate_up [T, 2I]; the product before the matrix is computed again backward."""
+    """(silu(gate) * up) @ weight.T for gate_up [T, 2I]; silu(gate) * up is computed again in the backward."""
     return cast(Tensor, _SwigluLinear.apply(gate_up, weight.parts[0], weight))  # type: ignore[no-untyped-call]
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, anchor: Tensor, weight: ComputeWeight, addend: Tensor | None) -> Tensor:
-        """`anchor` is a master: it makes autograd come back here even where x needs no gradient."""
+        """`anchor` is a master: it makes autograd call `backward` even where x needs no gradient."""
         ctx.weight, ctx.has_addend = weight, addend is not None
         ctx.save_for_backward(x if weight.is_trained else None)
         if addend is None:
@@ -130,7 +130,7 @@ def _accumulated(total: Tensor | None, grad_out: Tensor, x: Tensor, dtype: torch
     left = grad_out.t()
     if x.dtype == dtype:
         return left @ x if total is None else total.addmm_(left, x)
-    if _sums_wide(x.device, x.dtype):  # the product's own fp32 sum goes to memory, or onto what is there, unrounded
+    if _sums_wide(x.device, x.dtype):  # the product's fp32 sum is stored or added without rounding
         if total is None:
             return cast(Tensor, torch.ops.aten.mm.dtype(left, x, dtype))
         return cast(Tensor, torch.ops.aten.addmm.dtype_out(total, left, x, dtype, out=total))
@@ -140,7 +140,7 @@ def _accumulated(total: Tensor | None, grad_out: Tensor, x: Tensor, dtype: torch
 
 @cache
 def _sums_wide(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether products of halves can be had, and added up, as fp32 (CUDA, torch 2.8 on); tried once on a small one."""
+    """Whether products of half-precision matrices can be stored and added in fp32 (CUDA, torch >= 2.8); tried once."""
     if device.type != "cuda" or not hasattr(torch.ops.aten.addmm, "dtype_out"):
         return False
     x, total = torch.ones(16, 16, device=device, dtype=dtype), torch.ones(16, 16, device=device)

@@ -1,22 +1,70 @@
 """Rows of logits over a vocabulary: reduced to a teacher, or turned into loss, argmax and gradient at once.
 
-Two twins: a Triton kernel that reads each row two or three times (GPU), and plain torch, where the gradient is
-autograd's of `train.loss`. Shapes: C teacher rows, K steps, V target vocabulary, D draft vocabulary.
+Twins: a Triton kernel that reads each row two or three times (GPU), and the reference in plain torch, where the
+gradient is autograd's of `step.loss`. Shapes: C teacher rows, K steps, V target vocabulary, D draft vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from eyas.models.draft import Eagle3Draft
 from eyas.train.config import LossName
 from eyas.train.step.loss import LK_RATE, LOSSES
 from eyas.train.step.row_ops import wide_of
-from eyas.train.step.teacher import DraftVocabulary, Teacher
 
 _KINDS: dict[LossName, int] = {"kl": 0, "ce": 1, "tv": 2, "lk": 3}  # as in `kernels.distributions`
 _BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftVocabulary:
+    """The draft vocabulary on the device.
+
+    Attributes:
+        offered: [D] int64 target ids; None when it is the whole vocabulary.
+        draft_ids: [V] int64, draft id of each target id, -1 where the draft vocabulary does not have it.
+    """
+
+    offered: Tensor | None
+    draft_ids: Tensor
+
+    @classmethod
+    def of(cls, draft: Eagle3Draft, device: torch.device) -> "DraftVocabulary":
+        """That of `draft`."""
+        size = draft.spec.draft_vocab_size
+        index = torch.arange(size, device=device)
+        if not draft.spec.has_vocab_map:
+            return cls(offered=None, draft_ids=index)
+        offered = draft.to_target_ids(index)
+        draft_ids = torch.full((draft.spec.vocab_size,), -1, device=device)
+        draft_ids[offered] = index
+        return cls(offered=offered, draft_ids=draft_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Teacher:
+    """The target's distributions at C positions.
+
+    Attributes:
+        logits: [C, D], columns of the draft vocabulary alone.
+        log_norm: [C] log-sum-exp of `logits`: log p = logits - log_norm.
+        log_mass: [C], log of the probability that the target gives to the draft vocabulary as a whole.
+        argmax_ids: [C] target ids, over the whole vocabulary.
+        argmax_draft: [C] the same as draft ids, -1 where the draft vocabulary does not have it.
+    """
+
+    logits: Tensor
+    log_norm: Tensor
+    log_mass: Tensor
+    argmax_ids: Tensor
+    argmax_draft: Tensor
+
+    @property
+    def log_probs(self) -> Tensor:
+        """[C, D], log-softmax over the draft vocabulary alone, fp32 at least."""
+        return self.logits.to(self.log_norm.dtype) - self.log_norm.unsqueeze(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,24 +82,11 @@ class RowLosses:
     grad: Tensor
 
 
-class DistributionOps(Protocol):
-    """What both twins offer."""
+class ReferenceDistributions:
+    """The reference twin."""
 
     def reduce(self, logits: Tensor, vocabulary: DraftVocabulary) -> Teacher:
         """The teacher of logits [C, V]."""
-
-    def losses(self, logits: Tensor, teacher: Teacher, weights: Tensor, loss: LossName) -> RowLosses:
-        """Loss, argmax and gradient of logits [K * C, D]; row r learns from teacher row r % C. Logits may be lost.
-
-        Weights must be 0 where the teacher's `argmax_draft` is -1.
-        """
-
-
-class PlainDistributions:
-    """The readable twin."""
-
-    def reduce(self, logits: Tensor, vocabulary: DraftVocabulary) -> Teacher:
-        """See `DistributionOps.reduce`."""
         wide = logits.to(wide_of(logits))
         argmax = wide.argmax(-1)
         columns = logits if vocabulary.offered is None else logits[:, vocabulary.offered]
@@ -65,7 +100,10 @@ class PlainDistributions:
         )
 
     def losses(self, logits: Tensor, teacher: Teacher, weights: Tensor, loss: LossName) -> RowLosses:
-        """See `DistributionOps.losses`."""
+        """Loss, argmax and gradient of logits [K * C, D]; row r learns from teacher row r % C. Logits may be lost.
+
+        Weights must be 0 where the teacher's `argmax_draft` is -1.
+        """
         num_steps = len(logits) // len(teacher.log_mass)
         drafted = logits.argmax(-1)
         log_probs = teacher.log_probs.repeat(num_steps, 1)
@@ -89,7 +127,7 @@ class TritonDistributions:
         self._kernels, self._power = distributions, triton.next_power_of_2
 
     def reduce(self, logits: Tensor, vocabulary: DraftVocabulary) -> Teacher:
-        """See `DistributionOps.reduce`."""
+        """See `ReferenceDistributions.reduce`."""
         logits = logits.contiguous()
         (num, width), offered = logits.shape, vocabulary.offered
         columns = logits if offered is None else logits.new_empty(num, len(offered))
@@ -110,7 +148,7 @@ class TritonDistributions:
         )
 
     def losses(self, logits: Tensor, teacher: Teacher, weights: Tensor, loss: LossName) -> RowLosses:
-        """See `DistributionOps.losses`; the gradient is written over the logits."""
+        """See `ReferenceDistributions.losses`; the gradient is written over the logits."""
         num, width = logits.shape
         losses = torch.empty(num, dtype=torch.float32, device=logits.device)
         drafted = torch.empty(num, dtype=torch.int32, device=logits.device)
@@ -122,8 +160,11 @@ class TritonDistributions:
         return RowLosses(losses=losses, drafted=drafted.long(), grad=logits)
 
 
+DistributionOps = ReferenceDistributions | TritonDistributions
+
+
 def distributions_for(device: torch.device, dtype: torch.dtype) -> DistributionOps:
-    """The kernels where they can run, else the plain twin."""
+    """The kernels where they can run, else the reference twin."""
     if device.type == "cuda" and dtype in (torch.float32, torch.bfloat16, torch.float16):
         return TritonDistributions()
-    return PlainDistributions()
+    return ReferenceDistributions()

@@ -1,8 +1,8 @@
 """The draft's head, the teacher and the loss in one: logits exist for a few positions at a time, of all steps at once.
 
 Logits of all positions and steps would be the largest tensors of training by far ([K, T, D]), the teacher's next
-([N, V]). Here some teacher rows are made, the K steps that learn from them are scored, gradients of states and head are
-taken while the logits are there, and all of it is dropped. So there is nothing left to do in the backward.
+([N, V]). Here a chunk of teacher rows is computed, the K steps that learn from them are scored, gradients of states and
+head are taken while the logits exist, and the chunk is dropped. The backward has nothing left to do here.
 Shapes: K steps, N teacher rows, H draft hidden, Ht target hidden, D draft vocabulary, V target vocabulary.
 """
 
@@ -15,10 +15,9 @@ from torch import Tensor
 from eyas.models.target import Target
 from eyas.train.config import LossName
 from eyas.train.step.compute_weights import ComputeWeight
-from eyas.train.step.distributions import DistributionOps
-from eyas.train.step.teacher import DraftVocabulary
+from eyas.train.step.distributions import DistributionOps, DraftVocabulary
 
-# Numbers in the logits of the target, and of the draft's K steps, that exist at once.
+# Largest number of logits, of the target or of the draft's K steps, that exist at a time.
 _MOST_LOGITS = {"cuda": 1 << 27, "cpu": 1 << 23}
 _MULTIPLE = 64
 
@@ -30,7 +29,7 @@ class HeadLoss:
     Attributes:
         losses: [K, N]; 0 where the weight is 0.
         drafted: [K, N], the draft's argmax as draft ids.
-        argmax_draft: [N], the target's argmax as draft ids, -1 where there is none.
+        argmax_draft: [N], the target's argmax as draft ids, -1 where the draft vocabulary does not have it.
         grad_states: [K, N, H] of Σ weight * loss.
     """
 
@@ -57,8 +56,8 @@ def head_loss(
     Args:
         states: [K, N, H] after the draft's final norm.
         last: [N, Ht] after the target's final norm, of the positions learnt from.
-        weights: [K, N] of each loss in the sum; 0 where the position carries none. Rows whose target argmax the draft
-            cannot say carry none either.
+        weights: [K, N] of each loss in the sum; 0 where the position has no loss. Rows whose target argmax is outside
+            the draft vocabulary have no loss either.
         head: [D, H] of the draft.
     """
     num_steps, num, width = states.shape

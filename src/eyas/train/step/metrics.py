@@ -1,6 +1,6 @@
-"""What training measures, per unrolled step, with every denominator counted.
+"""What training measures, per unrolled step, with every denominator.
 
-Honest definitions. A draft token is *right* when, as a target id, it is the target's first choice; where that choice is
+A draft token is *right* when, as a target id, it is the target's first choice; where that choice is
 outside the draft vocabulary the draft is wrong. Position t counts at step j when token t + 2 + j is supervised.
 
 - accuracy: right at step j, whatever steps before said (teacher-forced: the draft read the true tokens).
@@ -8,9 +8,8 @@ outside the draft vocabulary the draft is wrong. Position t counts at step j whe
 - conditional: right at step j among those right at all steps before.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -21,7 +20,7 @@ class StepCounts:
     Attributes:
         loss: sum of losses.
         num_targets: positions that count.
-        num_in_vocab: those whose target argmax the draft can say (only they have loss).
+        num_in_vocab: those whose target argmax is in the draft vocabulary (only they have a loss).
         num_right: right ones.
         num_chains: positions supervised at all steps up to this one.
         num_reached: chains right at all steps before.
@@ -35,14 +34,6 @@ class StepCounts:
     num_chains: Tensor
     num_reached: Tensor
     num_joint: Tensor
-
-    def __add__(self, other: "StepCounts") -> "StepCounts":
-        return StepCounts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
-
-    @classmethod
-    def stack(cls, steps: list["StepCounts"]) -> "StepCounts":
-        """Scalars of single steps to [K]."""
-        return cls(**{f.name: torch.stack([getattr(step, f.name) for step in steps]) for f in fields(cls)})
 
     def as_record(self) -> dict[str, list[float | None]]:
         """Ratios per step; None where nothing was counted. `loss_per_step` is over all counted positions."""
@@ -60,21 +51,16 @@ class StepCounts:
         return record
 
 
-class Chains:
-    """Follows, from step to step, which positions are still a chain and still right. Shapes [B, T]."""
+def count_chains(is_target: Tensor, is_right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`num_chains`, `num_reached` and `num_joint` of each step, [K] each.
 
-    def __init__(self, shape: tuple[int, int], device: torch.device) -> None:
-        self._is_chain = torch.ones(shape, dtype=torch.bool, device=device)
-        self._is_right = torch.ones(shape, dtype=torch.bool, device=device)
-
-    def count(self, is_target: Tensor, is_right: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Numbers of chains, of those reached, and of those right so far, after one more step.
-
-        Args:
-            is_target: positions that count at this step.
-            is_right: positions where this step is right; false elsewhere.
-        """
-        self._is_chain &= is_target
-        num_reached = (self._is_right & self._is_chain).sum()
-        self._is_right &= self._is_chain & is_right
-        return self._is_chain.sum(), num_reached, self._is_right.sum()
+    Args:
+        is_target: [K, T], positions that count at each step.
+        is_right: [K, T], positions where the step is right; false elsewhere.
+    """
+    chains = is_target.long().cumprod(0)
+    joint = (chains * is_right).cumprod(0)
+    num_chains, num_joint = chains.sum(1), joint.sum(1)
+    reached = chains.clone()
+    reached[1:] *= joint[:-1]
+    return num_chains, reached.sum(1), num_joint

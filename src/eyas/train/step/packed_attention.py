@@ -1,6 +1,6 @@
 """Causal attention inside each row of a packed sequence, with its log-sum-exp, forward and backward.
 
-On a GPU one flash kernel over all rows; elsewhere row by row with the CPU's flash kernel, or written out.
+On a GPU one flash kernel over all rows; elsewhere row by row with the CPU's flash kernel, or the reference.
 Shapes: T positions, N query heads, M key/value heads, d head width.
 """
 
@@ -43,12 +43,12 @@ def attend_rows_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value.
 
-    `out` and `lse` may be those of a softmax over more keys than these (`TttAttention`): the weights are then those of
-    the whole softmax, which is what its gradient needs.
+    `out` and `lse` may be those of a softmax over more keys than these (`UnrolledAttention`): the weights are then
+    those of the whole softmax, as its gradient needs.
     """
     if _has_flash(query):
         starts, longest = packed.starts, packed.longest
-        unused = torch.zeros(2, dtype=torch.uint64, device=query.device)  # random numbers of dropout, of which is none
+        unused = torch.zeros(2, dtype=torch.uint64, device=query.device)  # the random state of dropout, which is off
         grads = torch.ops.aten._flash_attention_backward(
             grad, query, key, value, out, lse, starts, starts, longest, longest, 0.0, True, unused, unused, scale=scale
         )

@@ -23,7 +23,7 @@ class PackedStates:
     """What one pass of the target gives.
 
     Attributes:
-        aux: [T, A * Ht], boundaries in the order asked for.
+        aux: [T, A * Ht], boundaries in the given order.
         last: [T, Ht] after the final norm, what the head reads.
     """
 
@@ -35,7 +35,7 @@ class PackedTarget(Protocol):
     """Gives a target's states over packed rows.
 
     Attributes:
-        pads: it pads rows to the longest of the micro-batch.
+        pads: whether rows are padded to the longest of the micro-batch.
     """
 
     pads: bool
@@ -45,12 +45,12 @@ class PackedTarget(Protocol):
 
 
 def packed_target(target: Target, most_tokens: int) -> PackedTarget:
-    """The fastest way there is for `target`.
+    """The fused forward where it can compute `target`, else transformers.
 
-    Fusing takes over the weights: those of the model become views of the fused ones, so that nothing is held twice.
+    The model's weights become views of the fused ones, so that none is held twice.
 
     Args:
-        most_tokens: positions that go through transformers at once, padding counted.
+        most_tokens: positions that go through transformers at a time, padding counted.
     """
     if _is_plain_llama(target):
         return LlamaStates(fuse_in_place(target))
@@ -58,7 +58,7 @@ def packed_target(target: Target, most_tokens: int) -> PackedTarget:
 
 
 class PaddedStates:
-    """Through transformers: rows side by side, padded on the right."""
+    """The reference path: transformers on rows side by side, padded on the right."""
 
     pads = True
 
@@ -135,7 +135,7 @@ class LlamaStates:
 
 
 def angle_table(inverse_frequencies: Tensor, scale: float, longest: int, device: torch.device) -> Angles:
-    """Angles of positions 0 … longest (a few thousand more, so that it is seldom made again)."""
+    """Angles of positions 0 … longest, rounded up to a multiple of 4096 so that it is seldom computed again."""
     num = -(-longest // 4096) * 4096 + 64
     angles = torch.arange(num, dtype=torch.float32)[:, None] * inverse_frequencies.float().cpu()
     return Angles(cos=(angles.cos() * scale).to(device), sin=(angles.sin() * scale).to(device))

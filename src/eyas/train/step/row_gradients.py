@@ -1,4 +1,4 @@
-"""Row operations and unrolled attention as autograd sees them: one node each, nothing kept that can be had again.
+"""Row operations and unrolled attention as autograd nodes, which keep nothing that can be computed again.
 
 Shapes: T positions, H width, N query and M key/value heads of width d, J diagonal keys.
 """
@@ -35,13 +35,13 @@ def rope_split(
 
 
 def pick_rows(x: Tensor, rows: Tensor) -> Tensor:
-    """x[rows]. Rows that are picked twice must bring no gradient (they are filling)."""
+    """x[rows]. Rows that are picked twice must have no gradient (they are padding)."""
     return cast(Tensor, _Pick.apply(x, rows))  # type: ignore[no-untyped-call]
 
 
 @dataclass(slots=True)
 class _Shared:
-    """What the steps' nodes share. No tensor of the graph may be in here: it would keep the graph alive for ever.
+    """What the steps' nodes share. A tensor of the graph in here would keep the graph alive forever.
 
     Attributes:
         diagonal: [K - 1, T, 2M, d] keys and values of steps 1 … K - 1, filled step by step.
@@ -85,7 +85,7 @@ class _Unrolled(torch.autograd.Function):
         key, value = first.chunk(2, 1)
         out, lse = attend_rows(query, key, value, owner.packed, owner.scale)
         if step > 0:
-            assert owner.diagonal is not None, "step 1 made it"
+            assert owner.diagonal is not None, "step 1 allocates it"
             out, lse = rows_for(query).merge(query, owner.diagonal[:step], out, lse, owner.scale)
         ctx.owner, ctx.step = owner, step
         ctx.save_for_backward(query, first, out, lse)

@@ -1,11 +1,10 @@
-"""Row-wise operations of target and draft: fused Triton kernels on a GPU, their plain twins everywhere else.
+"""Row-wise operations of target and draft: fused Triton kernels on a GPU, their reference twins everywhere else.
 
-`ROWS.triton` and `ROWS.plain` hold both, so that tests compare them; `rows_for(x)` chooses. Shapes: T rows, H width,
-I MLP width, N query and M key/value heads of width d, J diagonal keys.
+`ROWS.triton` and `ROWS.reference` hold both for the tests that compare them; `rows_for(x)` chooses. Shapes: T rows, H
+width, I MLP width, N query and M key/value heads of width d, J diagonal keys.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -36,47 +35,11 @@ class Angles:
     sin: Tensor
 
 
-class RowOps(Protocol):
-    """What both twins offer. Nothing here is known to autograd: `row_gradients` ties them together."""
+class ReferenceRows:
+    """The reference twin: what each operation computes. `row_gradients` makes them known to autograd."""
 
     def norm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """(x + residual, its RMS norm times weight); without a residual the first is x itself. [T, H]."""
-
-    def norm_backward(
-        self, total: Tensor, weight: Tensor, grad: Tensor, grad_total: Tensor | None, eps: float
-    ) -> tuple[Tensor, Tensor]:
-        """Gradients of the sum [T, H] and of the weight [H]; `grad_total` is what reaches the sum besides."""
-
-    def swiglu(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) * up, [T, I] of [T, 2I]."""
-
-    def swiglu_backward(self, gate_up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """The output [T, I] once more, and the gradient of gate_up [T, 2I]."""
-
-    def rope(
-        self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
-    ) -> tuple[Tensor, Tensor]:
-        """q [T, N, d] and k, v [T, 2M, d] of qkv [T, (N + 2M) d], turned to positions + offset."""
-
-    def rope_backward(
-        self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
-    ) -> Tensor:
-        """Gradient of qkv."""
-
-    def merge(self, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """Attention output [T, N, d] and log-sum-exp [N, T] with J diagonal keys [J, T, 2M, d] merged in."""
-
-    def merge_backward(
-        self, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, grad: Tensor, grad_q: Tensor, scale: float
-    ) -> tuple[Tensor, Tensor]:
-        """`grad_q` with the diagonal's share added, and the gradient of kv. `out`, `lse`: merged."""
-
-
-class PlainRows:
-    """The readable twin."""
-
-    def norm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See `RowOps.norm`."""
         total = x if residual is None else x + residual
         wide = total.to(wide_of(x))
         normed = wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
@@ -85,7 +48,7 @@ class PlainRows:
     def norm_backward(
         self, total: Tensor, weight: Tensor, grad: Tensor, grad_total: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """See `RowOps.norm_backward`."""
+        """Gradients of the sum [T, H] and of the weight [H]; `grad_total` is what reaches the sum besides."""
         wide, grad = total.to(wide_of(total)), grad.to(wide_of(total))
         scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
         normed, inner = wide * scale, grad * weight.to(wide.dtype)
@@ -95,12 +58,12 @@ class PlainRows:
         return grad_x.to(total.dtype), (grad * normed).sum(0).to(weight.dtype)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        """See `RowOps.swiglu`."""
+        """silu(gate) * up, [T, I] of [T, 2I]."""
         gate, up = gate_up.to(wide_of(gate_up)).chunk(2, -1)
         return (F.silu(gate) * up).to(gate_up.dtype)
 
     def swiglu_backward(self, gate_up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """See `RowOps.swiglu_backward`."""
+        """The output [T, I] once more, and the gradient of gate_up [T, 2I]."""
         gate, up = gate_up.to(wide_of(gate_up)).chunk(2, -1)
         share, wide = gate.sigmoid(), grad.to(gate.dtype)
         silu = gate * share
@@ -110,7 +73,7 @@ class PlainRows:
     def rope(
         self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
     ) -> tuple[Tensor, Tensor]:
-        """See `RowOps.rope`."""
+        """q [T, N, d] and k, v [T, 2M, d] of qkv [T, (N + 2M) d], turned to positions + offset."""
         split = qkv.view(len(qkv), heads.total, heads.width)
         num_turned = heads.num_query + heads.num_kv
         turned = _turn(split[:, :num_turned], angles, positions + offset, 1.0)
@@ -120,13 +83,13 @@ class PlainRows:
     def rope_backward(
         self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
     ) -> Tensor:
-        """See `RowOps.rope_backward`."""
+        """Gradient of qkv."""
         grad = torch.cat((grad_q, grad_kv[:, : heads.num_kv]), 1)
         grad = _turn(grad, angles, positions + offset, -1.0)
         return torch.cat((grad, grad_kv[:, heads.num_kv :]), 1).flatten(1)
 
     def merge(self, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """See `RowOps.merge`."""
+        """Attention output [T, N, d] and log-sum-exp [N, T] with J diagonal keys [J, T, 2M, d] merged in."""
         keys, values = _spread(kv.to(wide_of(q)), q.shape[1])
         scores = (q.to(keys.dtype) * keys).sum(-1) * scale  # [J, T, N]
         before = lse.t().to(keys.dtype)
@@ -138,7 +101,7 @@ class PlainRows:
     def merge_backward(
         self, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, grad: Tensor, grad_q: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """See `RowOps.merge_backward`."""
+        """`grad_q` with the diagonal's share added, and the gradient of kv. `out`, `lse`: merged."""
         keys, values = _spread(kv.to(wide_of(q)), q.shape[1])
         query, wide = q.to(keys.dtype), grad.to(keys.dtype)
         weights = ((query * keys).sum(-1) * scale - lse.t()).exp()
@@ -151,7 +114,7 @@ class PlainRows:
 
 
 class TritonRows:
-    """One launch each. Importing Triton happens at the first use."""
+    """One launch each. Triton is imported at the first use."""
 
     def __init__(self) -> None:
         import triton
@@ -162,7 +125,7 @@ class TritonRows:
         self._block, self._cdiv = triton.next_power_of_2, triton.cdiv
 
     def norm(self, x: Tensor, residual: Tensor | None, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """See `RowOps.norm`."""
+        """See `ReferenceRows.norm`."""
         x, (num, width) = x.contiguous(), x.shape
         out, total = torch.empty_like(x), x if residual is None else torch.empty_like(x)
         added = x if residual is None else residual.contiguous()
@@ -175,7 +138,7 @@ class TritonRows:
     def norm_backward(
         self, total: Tensor, weight: Tensor, grad: Tensor, grad_total: Tensor | None, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """See `RowOps.norm_backward`."""
+        """See `ReferenceRows.norm_backward`."""
         num, width = total.shape
         rows_each = self._block(self._cdiv(num, 1024))
         num_programs = self._cdiv(num, rows_each)
@@ -188,7 +151,7 @@ class TritonRows:
         return grad_x, parts.sum(0).to(weight.dtype)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        """See `RowOps.swiglu`."""
+        """See `ReferenceRows.swiglu`."""
         num, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(num, width)
         block = min(1024, self._block(width))
@@ -197,7 +160,7 @@ class TritonRows:
         return out
 
     def swiglu_backward(self, gate_up: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """See `RowOps.swiglu_backward`."""
+        """See `ReferenceRows.swiglu_backward`."""
         num, width = gate_up.shape[0], gate_up.shape[1] // 2
         out, grad_gate_up = gate_up.new_empty(num, width), torch.empty_like(gate_up)
         block = min(1024, self._block(width))
@@ -210,9 +173,9 @@ class TritonRows:
     def rope(
         self, qkv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
     ) -> tuple[Tensor, Tensor]:
-        """See `RowOps.rope`."""
+        """See `ReferenceRows.rope`."""
         if not _is_power_of_two(heads.width):
-            return ROWS.plain.rope(qkv, angles, positions, offset, heads)
+            return ROWS.reference.rope(qkv, angles, positions, offset, heads)
         num = len(qkv)
         query = qkv.new_empty(num, heads.num_query, heads.width)
         key_value = qkv.new_empty(num, 2 * heads.num_kv, heads.width)
@@ -224,9 +187,9 @@ class TritonRows:
     def rope_backward(
         self, grad_q: Tensor, grad_kv: Tensor, angles: Angles, positions: Tensor, offset: int, heads: HeadCounts
     ) -> Tensor:
-        """See `RowOps.rope_backward`."""
+        """See `ReferenceRows.rope_backward`."""
         if not _is_power_of_two(heads.width):
-            return ROWS.plain.rope_backward(grad_q, grad_kv, angles, positions, offset, heads)
+            return ROWS.reference.rope_backward(grad_q, grad_kv, angles, positions, offset, heads)
         grad = grad_q.new_empty(len(grad_q), heads.total * heads.width)
         self._rows.rope_backward_kernel[(len(grad_q),)](
             grad_q.contiguous(), grad_kv.contiguous(), angles.cos, angles.sin, positions, offset, grad,
@@ -244,7 +207,7 @@ class TritonRows:
         }
 
     def merge(self, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        """See `RowOps.merge`; works in place."""
+        """See `ReferenceRows.merge`; works in place."""
         num_kv = kv.shape[2] // 2
         self._diagonal.merge_forward_kernel[(len(q), num_kv)](
             q, kv, out, lse, scale, len(q), J=len(kv), **self._groups(q, num_kv)
@@ -254,7 +217,7 @@ class TritonRows:
     def merge_backward(
         self, q: Tensor, kv: Tensor, out: Tensor, lse: Tensor, grad: Tensor, grad_q: Tensor, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """See `RowOps.merge_backward`; `grad_q` is changed in place."""
+        """See `ReferenceRows.merge_backward`; `grad_q` is changed in place."""
         grad_kv, num_kv = torch.empty_like(kv), kv.shape[2] // 2
         self._diagonal.merge_backward_kernel[(len(q), num_kv)](
             q, kv, out, lse, grad, grad_q, grad_kv, scale, len(q), J=len(kv), **self._groups(q, num_kv)
@@ -267,15 +230,18 @@ class TritonRows:
         return sizes | {"num_warps": 1}
 
 
+RowOps = ReferenceRows | TritonRows
+
+
 class _RowTwins:
-    """Both twins; the kernels are made when first asked for."""
+    """Both twins; the kernels are made at their first use."""
 
     def __init__(self) -> None:
-        self.plain: RowOps = PlainRows()
-        self._triton: RowOps | None = None
+        self.reference = ReferenceRows()
+        self._triton: TritonRows | None = None
 
     @property
-    def triton(self) -> RowOps:
+    def triton(self) -> TritonRows:
         """The kernels."""
         if self._triton is None:
             self._triton = TritonRows()
@@ -286,13 +252,13 @@ ROWS = _RowTwins()
 
 
 def rows_for(x: Tensor) -> RowOps:
-    """The kernels where they can run, else the plain twin."""
+    """The kernels where they can run, else the reference twin."""
     fits = x.device.type == "cuda" and x.dtype in _KERNEL_DTYPES
-    return ROWS.triton if fits else ROWS.plain
+    return ROWS.triton if fits else ROWS.reference
 
 
 def wide_of(x: Tensor) -> torch.dtype:
-    """In which to sum: fp32, or fp64 for fp64."""
+    """The dtype to sum in: fp32, or fp64 for fp64."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 

@@ -7,7 +7,7 @@ Source: docs/training.md, "The objective"; EAGLE-3, arXiv:2503.01840.
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -15,14 +15,13 @@ from torch import Tensor
 from eyas.models.target import Target
 from eyas.train.config import LossName
 from eyas.train.rows.packing import Packed
-from eyas.train.step.distributions import DistributionOps
+from eyas.train.step.distributions import DistributionOps, DraftVocabulary
 from eyas.train.step.head_loss import HeadLoss, head_loss
-from eyas.train.step.metrics import Chains, StepCounts
+from eyas.train.step.metrics import StepCounts, count_chains
 from eyas.train.step.packed_target import PackedStates
-from eyas.train.step.teacher import DraftVocabulary
 from eyas.train.step.unroll import Unroll
 
-# Called with the name of a phase; what it gives is entered for the phase's duration.
+# Called with the name of a phase; its context manager is open during the phase.
 PhaseClock = Callable[[str], AbstractContextManager[None]]
 
 
@@ -62,7 +61,7 @@ def ttt_backward(
     ops: DistributionOps,
     clock: PhaseClock = no_clock,
 ) -> tuple[Tensor, StepCounts]:
-    """Add the micro-batch's gradients; its share of the objective (a scalar) and its counts."""
+    """Add the micro-batch's gradients; gives its share of the objective (a scalar) and its counts."""
     with clock("draft forward"):
         picked = unroll.states(packed, states.aux)
     step_weights = torch.tensor(objective.weights, dtype=torch.float32).to(picked.device, non_blocking=True)
@@ -86,18 +85,9 @@ def ttt_backward(
 
 
 def no_counts(num_steps: int, device: torch.device) -> tuple[Tensor, StepCounts]:
-    """Of a micro-batch without a single target."""
-    none = torch.zeros(num_steps, dtype=torch.int64, device=device)
-    zero = torch.zeros((), device=device)
-    return zero, StepCounts(
-        loss=none.float(),
-        num_targets=none,
-        num_in_vocab=none,
-        num_right=none,
-        num_chains=none,
-        num_reached=none,
-        num_joint=none,
-    )
+    """Loss and counts of a micro-batch without a target."""
+    none = {field.name: torch.zeros(num_steps, dtype=torch.int64, device=device) for field in fields(StepCounts)}
+    return torch.zeros((), device=device), StepCounts(**none)
 
 
 def _counts(found: HeadLoss, packed: Packed) -> StepCounts:
@@ -105,14 +95,12 @@ def _counts(found: HeadLoss, packed: Packed) -> StepCounts:
     num_steps = len(packed.picks)
     is_known = packed.is_target & (found.argmax_draft >= 0)
     is_right = is_known & (found.drafted == found.argmax_draft)
-    # By the position that learns instead of the one learnt from; the filling takes what does not count.
+    # By the position that learns, not the one learnt from; the padding takes what does not count.
     shape = (num_steps, packed.length)
     device = is_known.device
     is_target_at = torch.zeros(shape, dtype=torch.bool, device=device).scatter_(1, packed.picks, packed.is_target)
     is_right_at = torch.zeros(shape, dtype=torch.bool, device=device).scatter_(1, packed.picks, is_right)
-    chains = Chains((1, packed.length), device)
-    counted = [chains.count(is_target_at[j : j + 1], is_right_at[j : j + 1]) for j in range(num_steps)]
-    num_chains, num_reached, num_joint = (torch.stack(column) for column in zip(*counted, strict=True))
+    num_chains, num_reached, num_joint = count_chains(is_target_at, is_right_at)
     return StepCounts(
         loss=found.losses.sum(1),
         num_targets=packed.is_target.sum(1),

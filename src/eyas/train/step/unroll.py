@@ -1,9 +1,9 @@
 """The draft unrolled over packed rows, with gradients: what `Eagle3Draft.ttt_steps` computes, arranged for speed.
 
-Two ways to the same states. `FusedUnroll` takes plain drafts (grouped-query attention, no biases, full RoPE): it
+Two ways to the same states. `FusedUnroll` takes common drafts (grouped-query attention, no biases, full RoPE): it
 multiplies by matrices cast once per optimiser step, and projects the embedding's half of layer 0's input once for all
-steps, since step j reads it j places further on. `ModuleUnroll` runs the modules as they are, on padded rows, for
-everything else. Shapes: T positions, K steps, N teacher rows, H draft hidden.
+steps, since step j reads it j positions later. `ModuleUnroll`, the reference, runs the modules as they are, on padded
+rows, and takes every draft. Shapes: T positions, K steps, N teacher rows, H draft hidden.
 """
 
 from collections.abc import Sequence
@@ -28,32 +28,32 @@ class Unroll(Protocol):
     """A draft in training.
 
     Attributes:
-        head: its head as the loss multiplies by it.
-        pads: it pads rows to the longest of the micro-batch.
+        head: the matrix that the loss multiplies by.
+        pads: whether rows are padded to the longest of the micro-batch.
     """
 
     head: ComputeWeight
     pads: bool
 
     def refresh(self) -> None:
-        """Take over the weights after an update."""
+        """Read the weights again after an update."""
 
     def states(self, packed: Packed, aux: Tensor) -> Tensor:
         """[K, N, H] after the final norm, at `packed.picks`; differentiable."""
 
     def publish(self) -> None:
-        """Hand all gradients to the draft's parameters."""
+        """Add all gradients to the draft's parameters."""
 
 
 def make_unroll(draft: Eagle3Draft, num_steps: int, dtype: torch.dtype) -> Unroll:
-    """The fastest way there is for `draft`; it computes in `dtype`."""
+    """The fused path where it can compute `draft`, else its modules; computes in `dtype`."""
     if why_not_fused(draft.spec) is None:
         return FusedUnroll(draft, num_steps, dtype)
     return ModuleUnroll(draft, num_steps, dtype)
 
 
 def why_not_fused(spec: DraftSpec) -> str | None:
-    """Why a draft goes through its modules, in words; None when it does not."""
+    """Why the fused path cannot compute a draft; None where it can."""
     reasons = {
         "its attention is latent": spec.draft_class != "gqa",
         "it has norms of queries and keys": spec.qk_norm,
@@ -83,13 +83,13 @@ class _LayerWeights:
 
     @property
     def all(self) -> list[ComputeWeight]:
-        """Every one of them."""
+        """All matrices of the layer."""
         found = [self.state, self.out, self.gate_up, self.down]
         return found if self.embedding is None else [self.embedding, *found]
 
 
 class FusedUnroll:
-    """See the module; the modules' parameters are the masters, and get the gradients."""
+    """The fused path; the modules' parameters are the masters and get the gradients."""
 
     pads = False
 
@@ -191,7 +191,7 @@ class FusedUnroll:
 
 
 class ModuleUnroll:
-    """The draft's own modules on padded rows, under autocast where the target is in bf16."""
+    """The reference path: the draft's own modules on padded rows, under autocast where the target is in bf16."""
 
     pads = True
 
@@ -218,5 +218,5 @@ class ModuleUnroll:
 
 
 def _head_of(draft: Eagle3Draft, dtype: torch.dtype) -> ComputeWeight:
-    """The head, whoever owns it; a frozen one gets no gradient."""
+    """The draft's head, its own or the target's; a frozen one gets no gradient."""
     return ComputeWeight([draft.head_weight], dtype)

@@ -8,9 +8,8 @@ import sys
 import torch
 from torch import Tensor
 
-from eyas.train.step.distributions import DistributionOps, PlainDistributions, TritonDistributions
+from eyas.train.step.distributions import DistributionOps, DraftVocabulary, ReferenceDistributions, TritonDistributions
 from eyas.train.step.row_ops import ROWS, Angles, HeadCounts, RowOps
-from eyas.train.step.teacher import DraftVocabulary
 
 SMALL = {
     "T": 5,
@@ -102,8 +101,8 @@ def errors(sizes: dict, device: str, dtype: torch.dtype) -> dict[str, float]:
     pairs = [
         (f(plain, sizes, Source(device, dtype)), f(fused, sizes, Source(device, dtype)))
         for f, plain, fused in (
-            (row_results, ROWS.plain, ROWS.triton),
-            (distribution_results, PlainDistributions(), TritonDistributions()),
+            (row_results, ROWS.reference, ROWS.triton),
+            (distribution_results, ReferenceDistributions(), TritonDistributions()),
         )
     ]
     found = {}

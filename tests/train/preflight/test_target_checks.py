@@ -3,7 +3,7 @@ import torch
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.talk import Silent
-from eyas.train.preflight.answers_check import check_answers
+from eyas.train.preflight.target_checks import check_answers
 from tiny_target import tiny_target
 
 TARGET = Target(tiny_target("llama", seed=3))

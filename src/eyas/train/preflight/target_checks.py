@@ -1,14 +1,15 @@
-"""Do the answers come from this target? A draft learns to guess the target: foreign text teaches it the wrong thing."""
+"""Checks of the loaded target: did it write the answers, and are the logits recomputed from its states its own?"""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from eyas.data.text.tokenise import TokenRow
+from eyas.errors import EyasError
 from eyas.models.target import Target
 from eyas.talk import Silent, Talk
 
@@ -22,6 +23,8 @@ _SPREAD = 3.2
 _ENOUGH = ceil((_ERRORS * _SPREAD / _FOREIGN) ** 2)  # tokens that tell a mean of 0 from one of `_FOREIGN`
 _MOST_TOKENS = {"cuda": 16384, "cpu": 1024}
 _GOLDEN = 0.6180339887498949
+# In bf16 two almost equal logits may swap; more differences than this mean another function.
+_SAME_ENOUGH = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +32,12 @@ class AnswersCheck:
     """Supervised tokens under the target.
 
     Attributes:
-        num_tokens: looked at.
+        num_tokens: checked.
         nll: mean negative log-likelihood, nats.
         entropy: mean entropy of the target at the same positions, nats. Text sampled from the target at T = 1 has
-            nll ≈ entropy, greedy text less; text by somebody else more.
+            nll ≈ entropy, greedy text has less, text of another model or person more.
         greedy_share: share of tokens that are the target's first choice.
-        foreign_share: share of tokens in rows that are foreign taken alone: in the mean, greedy rows would hide them.
+        foreign_share: share of tokens in rows that look foreign on their own; in the mean, greedy rows would hide them.
     """
 
     num_tokens: int
@@ -50,7 +53,7 @@ class AnswersCheck:
 
     @property
     def is_too_few(self) -> bool:
-        """Not foreign as it looks, and by chance could be."""
+        """The answers do not look foreign, but so few tokens could hide it by chance."""
         chance = _ERRORS * _SPREAD / max(1, self.num_tokens) ** 0.5
         return not self.is_foreign and self.num_tokens < _ENOUGH and self.nll - self.entropy + chance > _FOREIGN
 
@@ -81,16 +84,16 @@ class _RowSequence(Protocol):
 def check_answers(
     target: Target, rows: _RowSequence, talk: Talk | None = None, *, most_tokens: int | None = None
 ) -> AnswersCheck:
-    """Look at rows from all over the set until `most_tokens` tokens, prompts included, have been read.
+    """Check rows spread over the whole set, up to `most_tokens` tokens, prompts included.
 
     Args:
-        rows: in the order of their files; at least one is looked at.
-        most_tokens: None for 1024, on a GPU 16384.
+        rows: in the order of their files; at least one is checked.
+        most_tokens: None for 1024, or 16384 on a GPU.
     """
     most_tokens = most_tokens or _MOST_TOKENS["cuda" if target.device.type == "cuda" else "cpu"]
     num_foreign, found, chosen = 0, list[Tensor](), _chosen(rows, most_tokens)
     num_tokens = sum(len(row.token_ids) for row in chosen)
-    with (talk or Silent()).progress("looking at the answers", num_tokens, "tokens") as bar:
+    with (talk or Silent()).progress("checking the answers", num_tokens, "tokens") as bar:
         for row in chosen:
             if row.num_supervised > 0:
                 figures = _figures(target, row)
@@ -106,7 +109,7 @@ def check_answers(
 
 
 def _chosen(rows: _RowSequence, most_tokens: int) -> list[TokenRow]:
-    """Rows from all over the set, of `most_tokens` tokens together; at least one."""
+    """Rows spread over the whole set, of at most `most_tokens` tokens together; at least one."""
     chosen, read = list[TokenRow](), 0
     for row in (rows[index] for index in _spread(len(rows))):
         if chosen and read + len(row.token_ids) > most_tokens:
@@ -140,10 +143,66 @@ def _is_foreign_alone(figures: Tensor) -> bool:
 
 
 def _spread(num_rows: int) -> Iterator[int]:
-    """Some of the numbers below `num_rows`, once each; the first few already lie all over."""
+    """Some of the numbers below `num_rows`, once each; even the first few are spread over the whole range."""
     seen = set[int]()
     for k in range(2 * num_rows):
         index = int(num_rows * (k * _GOLDEN % 1.0))
         if index not in seen:
             seen.add(index)
             yield index
+
+
+class TeacherWrong(EyasError):
+    """The logits recomputed from the target's states are not those of the target."""
+
+    code = "teacher-wrong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeacherCheck:
+    """The recomputed head beside the model's own.
+
+    Attributes:
+        num_tokens: positions compared.
+        same_argmax: share of them with the same first choice.
+        largest_difference: of two logits.
+    """
+
+    num_tokens: int
+    same_argmax: float
+    largest_difference: float
+
+    def as_document(self) -> dict[str, Any]:
+        """The check as a JSON object."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"teacher: the recomputed head has the model's own first choice at {self.same_argmax:.1%} of"
+            f" {self.num_tokens} positions (largest difference of a logit {self.largest_difference:.2g})"
+        )
+
+
+@torch.no_grad()
+def check_teacher(target: Target, rows: Iterable[TokenRow], *, most_tokens: int = 256) -> TeacherCheck:
+    """Compare over the first row, cut to `most_tokens`.
+
+    Raises:
+        TeacherWrong: too few first choices are the same: eyas does not know a norm, a scale or a cap of the model.
+    """
+    ids = torch.tensor([next(iter(rows)).token_ids[:most_tokens]], device=target.device)
+    own = target.model(input_ids=ids).logits[0].float()
+    recomputed = target.logits(target.forward(ids).last)[0].float()
+    check = TeacherCheck(
+        num_tokens=len(own),
+        same_argmax=float((own.argmax(-1) == recomputed.argmax(-1)).float().mean()),
+        largest_difference=float((own - recomputed).abs().max()),
+    )
+    if check.same_argmax < _SAME_ENOUGH:
+        raise TeacherWrong(
+            "the recomputed logits are not the target's",
+            type(target.model).__name__,
+            str(check),
+            "report the model class: between its last norm and its logits it does something that eyas does not know",
+        )
+    return check
