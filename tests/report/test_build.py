@@ -1,4 +1,5 @@
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -18,15 +19,17 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def test_every_document_of_a_run_is_on_the_page(tmp_path: Path):
     page = build_report([write_run(tmp_path / "run")])
 
-    assert "Speculation wins: 1.52 times plain decoding." in page
+    assert page.count("1.52 × faster") == 1
+    assert "same texts" in page
+    assert page.count("<h2>Terms</h2>") == 1
     for heading in (
-        "Speed: run/bench.json",
+        "<h2>Speed <small>run/bench.json</small></h2>",
         "Accept length",
-        "Training: run/draft/metrics.jsonl",
-        "Ledger: run/check.json",
+        "<h2>Training <small>run/draft/metrics.jsonl</small></h2>",
+        "<h2>Ledger <small>run/check.json</small></h2>",
     ):
         assert heading in page
-    assert "Start-up: run/timeline.json" in page
+    assert "<h2>Start-up <small>run/timeline.json</small></h2>" in page
     assert "silent-damage (fatal)" in page
     assert len(page.encode()) < 1_000_000
 
@@ -43,7 +46,7 @@ def test_replays_while_training_have_a_curve_of_their_own_and_are_no_steps(tmp_p
 
     page = build_report([run])
 
-    assert "Replay at 5 drafts a pass; the most, 2.125, after step 6" in page
+    assert "Replay with 5 drafts a pass; highest: 2.125 after step 6" in page
     assert page.count("<svg") == without.count("<svg") + 1
     assert "7 steps; the loss went from" in page
     assert "are drawn" not in page
@@ -57,7 +60,7 @@ def test_metrics_that_begin_with_a_replay_are_metrics_all_the_same(tmp_path: Pat
 
     page = build_report([run])
 
-    assert "Replay at 5 drafts a pass; the most, 1.500, after step 0" in page
+    assert "Replay with 5 drafts a pass; highest: 1.500 after step 0" in page
     assert "7 steps; the loss went from" in page
     assert "Accuracy per unrolled step (steps 0 to 3 of 7 are drawn)" in page
 
@@ -108,7 +111,7 @@ def test_parts_of_different_drafts_are_told_apart_on_the_page_and_on_stderr(
     run, out = write_run(tmp_path / "run"), tmp_path / "page.html"
     other = {**benchmark(), "draft": {"path": "elsewhere/draft", "fingerprint": "d" * 16}}
     (run / "bench.json").write_text(json.dumps(other))
-    assert "not of one" not in build_report([run])
+    assert "different drafts" not in build_report([run])
     (run / "draft" / "model.safetensors").write_bytes(b"weights")
     trained = of_files([run / "draft" / "model.safetensors"])
 
@@ -117,7 +120,7 @@ def test_parts_of_different_drafts_are_told_apart_on_the_page_and_on_stderr(
     page, shown = out.read_text(), capsys.readouterr().err
     assert "<small>Draft: elsewhere/draft (dddddddddddddddd)</small>" in page
     for text in (page, shown):
-        assert text.count("are of 2 drafts, not of one (by") == 1
+        assert text.count("shows 2 different drafts (by") == 1
         assert f"run/draft ({trained}): run/draft/metrics.jsonl" in text
         assert (
             "elsewhere/draft (dddddddddddddddd): run/bench.json, run/eval-shipped.json, run/eval-trained.json" in text
@@ -186,3 +189,38 @@ def test_a_bomb_of_brackets_is_unreadable_and_no_crash(tmp_path: Path):
 def test_a_page_that_cannot_be_written_is_told_before_the_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["report", str(write_run(tmp_path / "run")), "-o", str(tmp_path)]) == 3
     assert "it is a folder" in capsys.readouterr().err
+
+
+def test_a_speedup_beyond_the_accept_length_is_not_a_headline(tmp_path: Path):
+    run, bench = write_run(tmp_path / "run"), benchmark()
+    bench["comparisons"] = [
+        {**c, "speedup": 9.0, "speedup_low": 8.0, "speedup_high": 9.5} for c in bench["comparisons"]
+    ]
+    (run / "bench.json").write_text(json.dumps(bench))
+    assert '<p class="figure">not valid</p>' in build_report([run])
+
+
+@pytest.mark.parametrize(("low", "high", "figure"), [(0.5, 0.8, "0.70 ×"), (0.9, 1.2, "0.70 ×")])
+def test_a_headline_says_slower_or_no_difference(tmp_path: Path, low: float, high: float, figure: str):
+    run, bench = write_run(tmp_path / "run"), benchmark()
+    changed = {"speedup": 0.7, "speedup_low": low, "speedup_high": high}
+    bench["comparisons"] = [{**c, **changed} for c in bench["comparisons"]]
+    (run / "bench.json").write_text(json.dumps(bench))
+    page = build_report([run])
+    assert f'<p class="figure">{figure}</p>' in page
+    assert ("speculation is slower here" if high < 1 else "no difference from plain decoding can be shown") in page
+
+
+def test_without_a_benchmark_the_accept_length_is_the_headline(tmp_path: Path):
+    run = write_run(tmp_path / "run")
+    (run / "bench.json").unlink()
+    assert "tokens per verify pass by replay (accept length)" in build_report([run])
+
+
+def test_names_that_are_not_valid_utf_8_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = Path(os.fsdecode(os.fsencode(tmp_path) + b"/r\xff"))
+    write_run(run)
+    out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/p\xff.html"))
+    assert main(["report", str(run), "-o", str(out), "--json"]) == 0
+    assert "r\\udcff/bench.json" in out.read_text()
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["page"] == str(out)

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from eyas.bench.compare import MAX_SPEEDUP_PER_ACCEPT_LENGTH, BaselineHandicapped
+from eyas.bench.compare import BaselineHandicapped
 from eyas.bench.statistics import spread
 from eyas.decode.accept_length import Acceptance, pooled
-from eyas.records.bench_record import BatchArm, BatchFigures
+from eyas.records.bench_record import MAX_SPEEDUP_PER_ACCEPT_LENGTH, BatchArm, BatchFigures
 
 if TYPE_CHECKING:
     from eyas.engine.batches.generator import Completion

@@ -10,10 +10,8 @@ from eyas.bench.measure import ALL, Measurements
 from eyas.bench.statistics import ratio_interval
 from eyas.decode.accept_length import Acceptance, pooled, request_mean
 from eyas.errors import ExitCode, EyasError
-from eyas.records.bench_record import Ceiling, Comparison
+from eyas.records.bench_record import MAX_SPEEDUP_PER_ACCEPT_LENGTH, Ceiling, Comparison
 
-# A round that accepts everything gains AL tokens for at least the time of one plain step: more than AL is impossible.
-MAX_SPEEDUP_PER_ACCEPT_LENGTH = 1.02
 _MOST_OF_CEILING = 1.02  # what exceeds its ceiling by more says that the ceiling was measured badly
 _AT_CEILING = 0.995  # from here on a share would be printed as 100 %, or as more, which is noise of the parts' times
 

@@ -11,6 +11,9 @@ from typing import Any
 
 SCHEMA = "eyas.bench/1"
 
+# A round that accepts everything gains AL tokens in at least the time of one plain step: more than AL is impossible.
+MAX_SPEEDUP_PER_ACCEPT_LENGTH = 1.02
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:

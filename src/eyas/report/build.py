@@ -1,4 +1,4 @@
-"""From the documents of a run to the page: which cards there are, in which order, and what stands at the top."""
+"""From the documents of a run to the page: its cards, their order, and the headlines."""
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -8,16 +8,30 @@ from typing import Any
 from eyas import __version__
 from eyas.report.documents import Document, RunDocuments, read_runs
 from eyas.report.drafts import mixed_drafts
-from eyas.report.page import Page, Section, Table, Verdict, render
-from eyas.report.section_bench import BENCH, bench_sections, bench_verdicts
+from eyas.report.page import Headline, Page, Section, Table, render
+from eyas.report.section_bench import BENCH, bench_headlines, bench_sections
 from eyas.report.section_check import CHECK, check_sections
-from eyas.report.section_eval import EVAL, eval_sections
+from eyas.report.section_eval import EVAL, eval_headlines, eval_sections
 from eyas.report.section_timeline import TIMELINE, timeline_sections
 from eyas.report.section_training import HELD_OUT, METRICS, ROWS, training_sections
 from eyas.talk import Talk
 
-# Documents whose content has a card of its own, or that belong to another one.
+# Schemas whose content is on a card.
 _SHOWN = {BENCH, CHECK, EVAL, TIMELINE, METRICS, HELD_OUT, ROWS}
+_TERMS = (
+    ("K", "drafts per verify pass: tokens that the draft proposes before the target checks them in one pass"),
+    ("bonus token", "the target's own token in each verify pass, after the last accepted draft"),
+    (
+        "accept length",
+        "tokens gained per verify pass, bonus token included: 1.00 means that nothing was accepted, K + 1 is the most",
+    ),
+    (
+        "ceiling",
+        "the speedup that the parts of a round allow, by their own times in the same run; no speedup can exceed it by"
+        " more than noise",
+    ),
+    ("95 % interval", "where the speedup lies in 95 of 100 resamplings of the prompts"),
+)
 
 
 def build_report(paths: Sequence[Path], title: str | None = None, talk: Talk | None = None) -> str:
@@ -26,7 +40,7 @@ def build_report(paths: Sequence[Path], title: str | None = None, talk: Talk | N
     Args:
         paths: run folders or single documents.
         title: by default named after the paths.
-        talk: told when the page shows more than one draft.
+        talk: notes if the page shows more than one draft.
 
     Raises:
         RunFolderMissing, NothingToReport: see `read_runs`.
@@ -45,25 +59,26 @@ def _page(runs: RunDocuments, name: str) -> Page:
         *training_sections(runs),
         *check_sections(runs),
         *timeline_sections(runs),
-        _provenance(runs),
     ]
-    verdicts = bench_verdicts(runs) or [Verdict(text="No speed was measured in this run.")]
-    if mixed := mixed_drafts(runs):
-        verdicts.append(Verdict(text=mixed))
-    return Page(title=name, verdicts=verdicts, sections=sections)
+    if runs.of(BENCH) or runs.of(EVAL):
+        sections.append(Section(id="terms", title="Terms", blocks=[Table(head=["term", "meaning"], rows=_TERMS)]))
+    sections.append(_provenance(runs))
+    nothing = Headline(figure="–", sentence="neither a speed nor an accept length was measured in this run.")
+    headlines = bench_headlines(runs) or eval_headlines(runs) or [nothing]
+    return Page(title=name, headlines=headlines, warning=mixed_drafts(runs), sections=sections)
 
 
 def _without_malformed(runs: RunDocuments) -> RunDocuments:
-    """Documents that do not have the form that their schema promises are listed as unreadable, each with its reason.
+    """The documents that can be shown; the others are listed as unreadable, each with its reason.
 
-    Whether a document has it is tried by showing it alone: the sections are the only description of what they need.
+    Each document is tried by showing it alone: the sections are the only description of what they need.
     """
     good, bad = list[Document](), list(runs.unreadable)
     for document in runs.documents:
         try:
             render(_page(RunDocuments(documents=(document,), unreadable=()), ""))
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            bad.append((document.path, f"not the form of {document.schema}: {type(error).__name__}: {error}"))
+            bad.append((document.path, f"it does not follow {document.schema}: {type(error).__name__}: {error}"))
         else:
             good.append(document)
     return RunDocuments(documents=tuple(good), unreadable=tuple(bad))
@@ -76,12 +91,12 @@ def _provenance(runs: RunDocuments) -> Section:
         rows.append([document.path, document.schema, _identity(document.content), shown])
     rows += [[path, "unreadable", why, "no"] for path, why in runs.unreadable]
     here = f"eyas {__version__}, Python {platform.python_version()}, {platform.platform()}"
-    table = Table(head=["file", "schema", "what it was made from", "shown"], rows=rows)
+    table = Table(head=["file", "schema", "made from", "shown"], rows=rows)
     return Section(id="provenance", title="What was run", lead=f"Page made by {here}.", blocks=[table])
 
 
 def _identity(content: Mapping[str, Any]) -> str:
-    """Fingerprints, versions and hardware that a document names, in words."""
+    """Fingerprints, versions and hardware that a document names."""
     parts: list[str] = []
     for key in ("target", "draft", "data", "settings", "machine", "versions", "fingerprint"):
         value = content.get(key)

@@ -1,4 +1,4 @@
-"""Finds what there is to show: every JSON document in a run's folder, told apart by its `schema`, never by its name."""
+"""Finds the JSON documents in a run's folder; a document is known by its `schema`, never by its file name."""
 
 import json
 import os
@@ -15,13 +15,13 @@ _MAX_DEPTH = 3
 
 
 class NothingToReport(EyasError):
-    """None of the folders holds a document of eyas."""
+    """None of the folders contains a document of eyas."""
 
     code = "nothing-to-report"
 
 
 class RunFolderMissing(EyasError):
-    """A path given to `eyas report` is not there."""
+    """A path given to `eyas report` does not exist."""
 
     code = "run-folder-missing"
 
@@ -31,11 +31,11 @@ class Document:
     """One JSON object (or the records of one metrics.jsonl).
 
     Attributes:
-        path: where it was found, as shown to the reader: relative to the run's folder.
+        path: where it was found, relative to the parent of the run's folder.
         schema: such as "eyas.eval/1".
         content: the object; for a .jsonl file {"records": [...]}.
-        weights: fingerprint of the draft's weights that lie beside a .jsonl file (metrics of its training); as
-            `eyas eval` and `eyas bench` record it.
+        weights: fingerprint of the draft's weights beside a .jsonl file (metrics of its training), as `eyas eval` and
+            `eyas bench` record it.
     """
 
     path: str
@@ -51,6 +51,12 @@ class RunDocuments:
     documents: tuple[Document, ...]
     unreadable: tuple[tuple[str, str], ...]
 
+    def name_of(self, document: Document) -> str:
+        """A short name for a legend: the file's stem, or its whole path if another document has the same stem."""
+        stems = [Path(other.path).stem for other in self.documents]
+        stem = Path(document.path).stem
+        return stem if stems.count(stem) == 1 else document.path
+
     def of(self, schema: str) -> list[Document]:
         """Those of one schema, such as "eyas.eval", whatever the version after the slash."""
         return [d for d in self.documents if d.schema.split("/")[0] == schema]
@@ -60,15 +66,15 @@ def read_runs(paths: Sequence[Path]) -> RunDocuments:
     """Read the documents under each folder (three levels deep) or the single file given.
 
     Raises:
-        RunFolderMissing: a path is not there.
-        NothingToReport: no document was found in any.
+        RunFolderMissing: a path does not exist.
+        NothingToReport: no document was found.
     """
     documents: list[Document] = []
     unreadable: list[tuple[str, str]] = []
     for path in paths:
         if not os.path.exists(path):
             raise RunFolderMissing(
-                f"{path} is not there", str(path), "a report is made from a run's files", "give the folder of a run"
+                f"{path} does not exist", str(path), "a report is made from a run's files", "give the folder of a run"
             )
         for file in _files(path):
             shown = str(file.relative_to(path.parent)) if path.is_dir() else file.name
@@ -84,9 +90,9 @@ def read_runs(paths: Sequence[Path]) -> RunDocuments:
         raise NothingToReport(
             "there is nothing to report",
             ", ".join(map(str, paths)) or "eyas report",
-            ("no file there is a JSON document with a `schema` of eyas" if paths else "no folder of a run is named")
+            ("no file there is a JSON document of eyas" if paths else "no folder is named")
             + "".join(f"; {name}: {why}" for name, why in unreadable[:3]),
-            "name a folder with what `eyas eval --json`, `eyas bench --json` … print; `eyas demo` makes one",
+            "name a folder with the output of `eyas eval --json` or `eyas bench --json`; `eyas demo` makes one",
         )
     return RunDocuments(documents=tuple(documents), unreadable=tuple(unreadable))
 
@@ -108,7 +114,7 @@ def _weights_beside(file: Path) -> str | None:
 
 
 def _read(file: Path) -> tuple[str, Mapping[str, Any]] | None:
-    """Schema and content; None for JSON that is not ours (a draft's config.json)."""
+    """Schema and content; None for other JSON, such as a draft's config.json."""
     if file.suffix not in (".json", ".jsonl"):
         return None
     if file.stat().st_size > _MAX_DOCUMENT_BYTES:

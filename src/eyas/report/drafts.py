@@ -1,4 +1,4 @@
-"""Which draft each document of a page is of, and the words where they are not all of one."""
+"""Which draft each document of a page is about, and a warning if there are several."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from eyas.talk import counted
 
 
 def draft_words(content: Mapping[str, Any]) -> str:
-    """The draft that a benchmark or an evaluation names: its path and fingerprint; "" = none."""
+    """The draft that a benchmark or an evaluation names, as path and fingerprint; "" if it names none."""
     draft = content.get("draft")
     if not isinstance(draft, Mapping):
         return ""
@@ -19,9 +19,9 @@ def draft_words(content: Mapping[str, Any]) -> str:
 
 
 def mixed_drafts(runs: RunDocuments) -> str:
-    """A line for each draft with its documents, where there is more than one draft; else "".
+    """A line for each draft with its documents if there is more than one draft; else "".
 
-    A document that does not tell its draft is of none. `check` names a path alone: it is of a draft that another
+    A document that names no draft counts for none. `check` names only a path: it counts for the draft to which another
     document gives this path.
     """
     names, parts = dict[str, str](), dict[str, list[str]]()
@@ -33,9 +33,7 @@ def mixed_drafts(runs: RunDocuments) -> str:
     if len(parts) < 2:
         return ""
     lines = [f"{names[fingerprint]} ({fingerprint}): {', '.join(paths)}" for fingerprint, paths in parts.items()]
-    return "\n".join(
-        [f"The parts of this page are of {counted(len(parts), 'draft')}, not of one (by the files of weights):", *lines]
-    )
+    return "\n".join([f"This page shows {counted(len(parts), 'different draft')} (by their weight files):", *lines])
 
 
 def _draft_of(document: Document, names: Mapping[str, str]) -> tuple[str, str] | None:

@@ -1,11 +1,11 @@
-"""The ledger card: per engine, the verdict, and what becomes of every tensor and parameter."""
+"""The ledger card: per engine, the verdict and the fate of every tensor and parameter."""
 
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 from eyas.report.documents import RunDocuments
-from eyas.report.page import Block, Details, Section, Table
+from eyas.report.page import Block, Section, Table, Text
 
 CHECK = "eyas.check"
 
@@ -26,12 +26,12 @@ def _section(number: int, path: str, content: Mapping[str, Any]) -> Section:
         rows = [[f["severity"], f["engine"] or "any", f"{f['what']} ({f['why']})", f["do"] or "–"] for f in findings]
         blocks.append(Table(head=["severity", "engine", "finding", "what to do"], rows=rows, caption="Findings"))
     blocks += [
-        Details(summary=f"Ledger of {ledger['engine']}: every tensor and parameter", text=_ledger_text(ledger))
+        Text(summary=f"Ledger of {ledger['engine']}: every tensor and parameter", text=_ledger_text(ledger))
         for ledger in entries
         if ledger.get("tensors")
     ]
     lead = "What each engine's loader does with the draft, before anything is started."
-    return Section(id=f"check{number}", title=f"Ledger: {path}", lead=lead, blocks=blocks)
+    return Section(id=f"check{number}", title="Ledger", source=path, lead=lead, blocks=blocks)
 
 
 def _summary(ledger: Mapping[str, Any]) -> list[str]:

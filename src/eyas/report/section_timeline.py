@@ -1,4 +1,4 @@
-"""The start-up card: which phase of a server's start took how long, and how it ended."""
+"""The start-up card: how long each phase of a server's start took, and how it ended."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,8 @@ def _section(number: int, path: str, content: Mapping[str, Any]) -> Section:
     ended = f"ready after {ready:.1f} s" if ready is not None else f"never ready; last state: {content['outcome']}"
     return Section(
         id=f"timeline{number}",
-        title=f"Start-up: {path}",
+        title="Start-up",
+        source=path,
         lead=f"{content['engine']} {content['version'] or ''}: {ended}. {content['reason']}".strip(),
         blocks=blocks,
     )

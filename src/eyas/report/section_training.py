@@ -5,7 +5,7 @@ from typing import Any
 
 from eyas.report import svg
 from eyas.report.documents import RunDocuments
-from eyas.report.page import Block, Chart, Paragraph, Section, Table
+from eyas.report.page import Block, Chart, Section, Table, Text
 
 ROWS, METRICS, HELD_OUT = "eyas.rows", "eyas.metrics", "eyas.held-out"
 _NUM_STEPS_DRAWN = 4
@@ -19,7 +19,7 @@ def training_sections(runs: RunDocuments) -> list[Section]:
         share = rows["num_supervised"] / max(rows["num_tokens"], 1)
         dropped = ", ".join(f"{count} {why}" for why, count in rows["dropped"].items()) or "none"
         table = Table(
-            head=["", ""],
+            head=["training data", ""],
             rows=[
                 ["rows", rows["num_rows"]],
                 ["tokens", rows["num_tokens"]],
@@ -29,8 +29,10 @@ def training_sections(runs: RunDocuments) -> list[Section]:
                 ["tokenizer / template", f"{rows['tokenizer']} / {rows['template']}"],
             ],
         )
-        lead = "Only what the target wrote is supervised: the answers and the token that closes each turn."
-        sections.append(Section(id=f"rows{number}", title=f"Training rows: {document.path}", lead=lead, blocks=[table]))
+        lead = "Only the answers are supervised, each with the token that closes its turn."
+        sections.append(
+            Section(id=f"rows{number}", title="Training rows", source=document.path, lead=lead, blocks=[table])
+        )
     for number, document in enumerate([*runs.of(METRICS), *runs.of(HELD_OUT)]):
         sections.append(_training(number, document.path, document.content["records"]))
     return sections
@@ -56,16 +58,16 @@ def _training(number: int, path: str, lines: Sequence[Mapping[str, Any]]) -> Sec
         Chart(
             svg=svg.line_chart(accuracies, title="Accuracy per unrolled step", x_label="tokens", y_label="accuracy"),
             caption=f"Accuracy per unrolled step{drawn}, in the target's ids:"
-            " a target outside the draft's vocabulary is wrong",
+            " a token outside the draft's vocabulary counts as wrong",
         ),
     ]
     if replays:
         blocks.append(_replays(replays))
     if last["seconds"]:
         words = f"{last['tokens']} tokens in {last['seconds']:.0f} s, {last['tokens'] / last['seconds']:.0f} tokens/s."
-        blocks.append(Paragraph(text=words))
+        blocks.append(Text(text=words))
     lead = f"{len(records)} steps; the loss went from {records[0]['loss']:.3f} to {last['loss']:.3f}."
-    return Section(id=f"training{number}", title=f"Training: {path}", lead=lead, blocks=blocks)
+    return Section(id=f"training{number}", title="Training", source=path, lead=lead, blocks=blocks)
 
 
 def _replays(replays: Sequence[Mapping[str, Any]]) -> Chart:
@@ -74,7 +76,7 @@ def _replays(replays: Sequence[Mapping[str, Any]]) -> Chart:
     drafts = best["num_draft_tokens"]
     return Chart(
         svg=svg.line_chart([line], title="Accept length on held-out rows", x_label="tokens", y_label="tokens a pass"),
-        caption=f"Replay at {drafts} drafts a pass; the most, {best['accept_length']:.3f}, after step {best['step']}",
+        caption=f"Replay with {drafts} drafts a pass; highest: {best['accept_length']:.3f} after step {best['step']}",
     )
 
 
