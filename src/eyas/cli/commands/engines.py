@@ -1,16 +1,17 @@
 """`eyas engines`: parse, call, render."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit
+from eyas.contract.engines.registry import EngineName
 
 
 def engines(
     *,
     targets: Annotated[bool, Parameter(negative="")] = False,
-    engine: Literal["sglang", "vllm"] | None = None,
+    engine: EngineName | None = None,
     json: JsonFlag = False,
 ) -> int:
     """The load rules that `eyas check` knows, by engine and version, each with its source and grade.

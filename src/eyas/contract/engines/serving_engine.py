@@ -14,7 +14,7 @@ from eyas.client.server_api import ServerApi
 from eyas.contract.engines.launching.known_flags import FlagTable
 from eyas.contract.engines.launching.recipe import DraftLaunch, EngineCommand, Launch, Recipe
 from eyas.contract.engines.loading.aux_states import AuxCapture
-from eyas.contract.engines.loading.ledger import Reason, Verdict
+from eyas.contract.engines.loading.ledger import ParameterEntry, Reason, Verdict
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded
 from eyas.contract.engines.loading.seen_config import SeenConfig
@@ -48,9 +48,20 @@ class Loading(Protocol):
         """
 
     def capture(
-        self, engine: EngineVersion, runner: str | None, config: SeenConfig, hook: TargetHook, num_layers: int | None
+        self,
+        engine: EngineVersion,
+        runner: str | None,
+        config: SeenConfig,
+        hook: TargetHook,
+        num_layers: int | None,
+        trained: tuple[int, ...] | None,
     ) -> AuxCapture:
-        """The boundaries that are tapped for this draft."""
+        """The boundaries that are tapped for this draft.
+
+        Args:
+            num_layers: of the target; None = unknown.
+            trained: boundaries of training, for an engine that takes them from the launch; None = unknown.
+        """
 
     def aux_remedy(self, trained: tuple[int, ...], runner: str | None, where: str) -> Remedies:
         """What to write where so that the boundaries of training are tapped."""
@@ -58,16 +69,31 @@ class Loading(Protocol):
     def hook_fault(self, engine: EngineVersion, hook: TargetHook) -> tuple[Verdict, str, str] | None:
         """What a missing hook does at start: verdict, what, why; None if it does no harm."""
 
-    def own_reasons(
-        self,
-        engine: EngineVersion,
-        runner: str | None,
-        target: TargetSpec | None,
-        loaded: Loaded,
-        algorithm: str,
-        where: str,
-    ) -> list[Reason]:
+    def own_reasons(self, draft: "LoadedDraft") -> list[Reason]:
         """Faults that only this engine has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedDraft:
+    """A draft after an engine's pass over it.
+
+    Attributes:
+        where: of the draft, for a person.
+        runner: model runner; None where the engine has only one.
+        config: as the draft's class sees it.
+        parameters: what each runtime parameter holds.
+        algorithm: of the launch.
+    """
+
+    where: str
+    engine: EngineVersion
+    runner: str | None
+    rules: LoadRules
+    config: SeenConfig
+    loaded: Loaded
+    parameters: tuple[ParameterEntry, ...]
+    target: TargetSpec | None
+    algorithm: str
 
 
 class Launching(Protocol):

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eyas.errors import ExitCode, EyasError
+from eyas.records.atomic import write_text
 from eyas.serve.facts.clock import Clock, SystemClock
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Experiment, Snapshot, Stall, StateName
@@ -61,10 +62,13 @@ def launch(
     clock = clock or SystemClock()
     _require_free_port(plan.command.url)
     folder = RunFolder.create(settings.runs, engine=plan.request.engine)
+    for name, text in plan.command.files.items():
+        write_text(folder.path / name, text)
+    argv = [str(folder.path / word) if word in plan.command.files else word for word in plan.command.argv]
     forced = [f.as_document() for f in plan.overruled]
     extra = {"forced": forced, "notes": [*plan.notes, *plan.command.notes], "experiment": experiment and experiment.id}
     folder.write_launch(
-        plan.command.argv,
+        argv,
         plan.environment.shown,
         engine=plan.request.engine,
         version=plan.engine.version,
@@ -73,7 +77,7 @@ def launch(
     variable = plan.request.key_variable
     api_key = plan.environment.variables.get(variable) if variable else None
     with _key_file(plan.command.key_flag, api_key) as key_words:
-        process = start_process([*plan.command.argv, *key_words], plan.environment.variables, folder)
+        process = start_process([*argv, *key_words], plan.environment.variables, folder)
         try:
             run = RunningServer(
                 plan,

@@ -11,7 +11,7 @@ from eyas.talk import counted
 
 
 def shell_text(command: EngineCommand, passed: Mapping[str, str]) -> str:
-    """The command for a shell, secrets redacted: variables and flags one a line."""
+    """The command for a shell, secrets redacted: variables and flags one a line; files that it names before it."""
     shown = redact_environment({**passed, **command.environment})
     words = [shlex.quote(word) for word in redact_command(command.argv)]
     lines = [f"{name}={shlex.quote(value)}" for name, value in shown.items()]
@@ -24,7 +24,8 @@ def shell_text(command: EngineCommand, passed: Mapping[str, str]) -> str:
             lines[-1] += f" {word}"
     if command.key_flag:
         lines.append(f"  {command.key_flag} FILE   # a private file with the key, made at start")
-    return " \\\n".join(lines)
+    files = [f"cat > {name} <<'END'\n{text.rstrip()}\nEND" for name, text in command.files.items()]
+    return "\n".join([*files, " \\\n".join(lines)])
 
 
 def command_document(command: EngineCommand) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def command_document(command: EngineCommand) -> dict[str, Any]:
         "sglang_counting": list(command.counting.sglang),
         "vllm_counting": command.counting.vllm,
         "notes": list(command.notes),
+        **({"files": dict(command.files)} if command.files else {}),
     }
 
 

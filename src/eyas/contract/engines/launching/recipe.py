@@ -24,15 +24,17 @@ class Launch:
         flags: arguments of the engine's command that concern the draft, its path included.
         environment: variables that must be set.
         notes: hints in words (lengths, attention backend, mapping of K).
+        files: name -> text of the files that `flags` name, for an engine that takes settings from a file.
     """
 
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
 
     def as_document(self) -> dict[str, Any]:
-        """The launch as a JSON object."""
-        return asdict(self)
+        """The launch as a JSON object; `files` only where there are any."""
+        return {name: value for name, value in asdict(self).items() if name != "files" or value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,7 @@ class EngineCommand:
         environment: variables to set for it (besides those passed through).
         url: where the server will answer; "" for a worker node without HTTP.
         key_flag: flag that must be given a private file with the API key, made at start; None = not needed.
+        files: name -> text of the files that `argv` names; they are written to the run folder at start.
         notes: what was translated, defaulted or left to the engine.
         findings: reasons not to start it, or to think twice.
     """
@@ -163,6 +166,7 @@ class EngineCommand:
     url: str
     counting: Counting
     key_flag: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
 

@@ -15,7 +15,7 @@ from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.loading.selection import Selection
 from eyas.contract.engines.loading.target_hooks import TargetHook, target_hook
 from eyas.contract.engines.registry import engine_named
-from eyas.contract.engines.serving_engine import Loading
+from eyas.contract.engines.serving_engine import LoadedDraft, Loading
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.files.checkpoint import Checkpoint, IntMap
 from eyas.contract.spec.draft_reading import DraftReading
@@ -48,13 +48,24 @@ def judge(
     hook = target_hook(loading.hooks, engine, target.architectures if target else ())
     parameters = runtime_parameters(rules, config)
     loaded = load_tensors(rules, config, parameters, draft, map_exists=_map_exists(rules, config, target))
-    capture = loading.capture(engine, runner, config, hook, target.num_layers if target else None)
+    trained = reading.spec.aux_boundaries if reading else None
+    capture = loading.capture(engine, runner, config, hook, target.num_layers if target else None, trained)
     tensors, entries = _shared(rules, config, loaded, _parameter_entries(rules, config, parameters, loaded), target)
     keys = key_fates(rules, draft.config)
     via = f"{engine.label} ({runner} runner)" if runner else engine.label
-    trained = reading.spec.aux_boundaries if reading else None
     remedy = loading.aux_remedy(trained, runner, where) if trained is not None else ""
     num_aux = num_aux_states(rules, config)
+    state = LoadedDraft(
+        where=where,
+        engine=engine,
+        runner=runner,
+        rules=rules,
+        config=config,
+        loaded=loaded,
+        parameters=entries,
+        target=target,
+        algorithm=algorithm,
+    )
     transformers = known.releases.of(engine.rules).transformers
     reasons = [
         *start_reasons(rules, config, where, _head_rows(draft), _deeper_since(loading, rules)),
@@ -66,7 +77,7 @@ def judge(
         *key_reasons(rules, config, keys, where),
         *aux_reasons(via, capture, hook, reading, target, num_aux, config, where, remedy),
         *position_reasons(engine, rules, config, reading, transformers, where),
-        *loading.own_reasons(engine, runner, target, loaded, algorithm, where),
+        *loading.own_reasons(state),
     ]
     verdict, severity = verdict_of(reasons)
     starts = verdict in ("ok", "silent-damage")
@@ -220,6 +231,8 @@ def _shared(
     if not is_wider and not (rules.own_embedding and has_embedding):
         takes["model.embed_tokens.weight"] = "the target's"
     takes_head = rules.head_absent == "target" and not has_head
+    if rules.head_absent == "target-unless-named":
+        takes_head = not any("lm_head" in entry.name for entry in loaded.entries)
     if rules.head_by_key and not (rules.ties_head and config.ties_head):
         takes_head = config.get("draft_vocab_size") is None
     if takes_head:

@@ -39,7 +39,8 @@ class LoadRules:
         qk_norm: builds q_norm / k_norm.
         ties_head: `tie_word_embeddings` makes the head the (target's) embedding.
         needs_draft_vocab_key: a missing draft_vocab_size is a crash.
-        head_absent: without lm_head in the checkpoint: uninitialised, or the target's.
+        head_absent: without lm_head in the checkpoint: uninitialised, or the target's (or the target's only if no
+            stored name contains lm_head).
         map_parameter: runtime name of the vocabulary map; map_when_full: it exists (and takes d2t) also when
             draft and target vocabulary are equal; map_is_parameter: an ordinary one, whose name and shape are checked
             and that holds zeros at first (else an attribute that is absent).
@@ -89,7 +90,7 @@ class LoadRules:
     qk_norm: bool = False
     ties_head: bool
     needs_draft_vocab_key: bool
-    head_absent: Literal["uninitialised", "target"]
+    head_absent: Literal["uninitialised", "target", "target-unless-named"]
     map_parameter: str
     map_when_full: bool
     map_is_parameter: bool = False

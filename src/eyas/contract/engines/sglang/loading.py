@@ -8,7 +8,6 @@ from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, AuxCapture, default_capture, layer_ids_at
 from eyas.contract.engines.loading.ledger import Reason, Verdict, reason
-from eyas.contract.engines.loading.load_tensors import Loaded
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.loading.selection import (
     Selection,
@@ -19,10 +18,10 @@ from eyas.contract.engines.loading.selection import (
 )
 from eyas.contract.engines.loading.target_hooks import Hooks, TargetHook
 from eyas.contract.engines.releases import Releases
+from eyas.contract.engines.serving_engine import LoadedDraft
 from eyas.contract.engines.sglang.load_rules import OLD_DRAFT_CLASSES, RULES
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.layer_ids import LayerIds
-from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
 
 _MLA_CLASS = "Eagle3DeepseekV2ForCausalLM"
@@ -76,7 +75,13 @@ class SGLangLoading:
         return stops("draft-class-unknown", what, place, why, do)
 
     def capture(
-        self, engine: EngineVersion, runner: str | None, config: SeenConfig, hook: TargetHook, num_layers: int | None
+        self,
+        engine: EngineVersion,
+        runner: str | None,
+        config: SeenConfig,
+        hook: TargetHook,
+        num_layers: int | None,
+        trained: tuple[int, ...] | None,
     ) -> AuxCapture:
         """Ids in eagle_config, read as the target's class reads them, in the order of the layers."""
         if config.get("eagle_config.use_aux_hidden_state", True) is False:
@@ -111,17 +116,9 @@ class SGLangLoading:
             return "refuses", what, "ValueError at start"
         return "crash", what, "AttributeError at start, after the weights were loaded"
 
-    def own_reasons(
-        self,
-        engine: EngineVersion,
-        runner: str | None,
-        target: TargetSpec | None,
-        loaded: Loaded,
-        algorithm: str,
-        where: str,
-    ) -> list[Reason]:
+    def own_reasons(self, draft: LoadedDraft) -> list[Reason]:
         """An EAGLE-3 draft under the algorithm EAGLE."""
-        if algorithm != "EAGLE":
+        if draft.algorithm != "EAGLE":
             return []
         return [
             reason(
@@ -129,7 +126,7 @@ class SGLangLoading:
                 verdict="silent-damage",
                 severity="fatal",
                 what="--speculative-algorithm EAGLE with an EAGLE-3 draft",
-                where=where,
+                where=draft.where,
                 why="no aux states are captured, fc is skipped by a shape test, the head is the target's, d2t is"
                 " unused: the server is healthy and accepts nothing",
                 do=Flag("--speculative-algorithm", "EAGLE3"),

@@ -9,7 +9,6 @@ from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, TOP_IDS, AuxCapture, default_capture, layer_ids_at
 from eyas.contract.engines.loading.ledger import Reason, Verdict, reason
-from eyas.contract.engines.loading.load_tensors import Loaded
 from eyas.contract.engines.loading.seen_config import PARALLEL, SeenConfig
 from eyas.contract.engines.loading.selection import (
     Selection,
@@ -20,9 +19,9 @@ from eyas.contract.engines.loading.selection import (
 )
 from eyas.contract.engines.loading.target_hooks import Hooks, TargetHook
 from eyas.contract.engines.releases import Releases
+from eyas.contract.engines.serving_engine import LoadedDraft
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.engines.vllm.load_rules import REGISTRY, RULES, SPECULATORS_CLASSES
-from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
 
 _SPECULATORS_FIELDS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -64,7 +63,13 @@ class VllmLoading:
         return _selected(engine, class_name, config, config["model_type"])
 
     def capture(
-        self, engine: EngineVersion, runner: str | None, config: SeenConfig, hook: TargetHook, num_layers: int | None
+        self,
+        engine: EngineVersion,
+        runner: str | None,
+        config: SeenConfig,
+        hook: TargetHook,
+        num_layers: int | None,
+        trained: tuple[int, ...] | None,
     ) -> AuxCapture:
         """Ids are boundaries, sorted and de-duplicated; which key is read depends on the runner.
 
@@ -99,28 +104,23 @@ class VllmLoading:
         what = f"{hook.architecture} cannot be tapped in {engine.label}"
         return "refuses", what, "RuntimeError: Model does not support EAGLE3 interface"
 
-    def own_reasons(
-        self,
-        engine: EngineVersion,
-        runner: str | None,
-        target: TargetSpec | None,
-        loaded: Loaded,
-        algorithm: str,
-        where: str,
-    ) -> list[Reason]:
+    def own_reasons(self, draft: LoadedDraft) -> list[Reason]:
         """The V2 runner compares the draft's head with the target's.
 
         Source: vllm/v1/worker/gpu/spec_decode/eagle/utils.py _should_share compares with target.weight unguarded.
         """
-        if runner != "v2" or target is None or not target.is_head_quantized or "lm_head.weight" not in loaded.filled:
+        target, loaded = draft.target, draft.loaded
+        if draft.runner != "v2" or target is None or not target.is_head_quantized:
+            return []
+        if "lm_head.weight" not in loaded.filled:
             return []
         return [
             reason(
                 code="target-head-quantised",
                 verdict="crash",
                 what="the target's lm_head is quantised and the draft has its own",
-                where=f"{where} with {target.where}",
-                why=f"{engine.label}'s V2 runner compares the two by `.weight`, which a quantised head does not have",
+                where=f"{draft.where} with {target.where}",
+                why=f"the V2 runner of {draft.engine.label} compares the two by `.weight`; a quantised head has none",
                 do=(Flag("VLLM_USE_V2_MODEL_RUNNER", "0"), "serve a target whose lm_head is left unquantised"),
             )
         ]
