@@ -1,6 +1,7 @@
 """A server over our own engine: its counts equal the replay of its ids; a server that runs another draft is told."""
 
 import json
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from safetensors.torch import load_file, save_file
 from eyas.cli.app import main
 from eyas.cli.target_option import cache_folder
 from eyas.contract.spec.target_spec import read_target
+from eyas.decode.chain import rule_for
+from eyas.decode.sampling import Sampling
 from eyas.engine.engine import Limits
 from eyas.engine.open_engine import open_engine
 from eyas.models.placement import place
@@ -45,6 +48,19 @@ def playing(target: Path, draft: Path):
 
     def play(ids: list[int], limit: int) -> tuple[list[int], list[int]]:
         text = engine.generate(ids, Limits(max_new_tokens=limit), num_draft_tokens=K)
+        return list(text.ids), list(text.accepted)
+
+    return play
+
+
+def sampling(target: Path, draft: Path, drafts: str):
+    """A server that samples answers at temperature 1, each with a seed of its own."""
+    engine = open_engine(target, draft, CPU, cache=cache_folder(), num_threads=1, talk=Silent()).engine
+    seeds = count()
+
+    def play(ids: list[int], limit: int) -> tuple[list[int], list[int]]:
+        rule = rule_for(Sampling(temperature=1.0, seed=next(seeds)), drafts)
+        text = engine.generate(ids, Limits(max_new_tokens=limit), num_draft_tokens=K, rule=rule)
         return list(text.ids), list(text.accepted)
 
     return play
@@ -111,3 +127,37 @@ def test_a_server_without_speculation_is_refused_by_name(pair, prompts, capsys):
         code, found = asked(capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts))
 
     assert (code, found["code"]) == (1, "server-gives-no-counts")
+
+
+def test_sampled_answers_are_replayed_exactly_where_drafts_are_greedy(pair, prompts, capsys):
+    target, draft = pair
+    with StubServer(Script(depth=K, play=sampling(target, draft, "greedy"))) as server:
+        code, found = asked(
+            capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts),
+            "--temperature", "1", "--max-rows", "16",
+        )  # fmt: skip
+
+    assert (code, found["verdict"]) == (0, "equal")
+    assert found["served"] == found["replayed"]
+
+
+def test_where_drafts_are_sampled_the_expected_counts_hold(pair, prompts, capsys):
+    target, draft = pair
+    arguments = ["--draft", str(draft), "--target", str(target), "--data", str(prompts), "--temperature", "1"]
+    with StubServer(Script(depth=K, play=sampling(target, draft, "sampled"))) as server:
+        code, found = asked(capsys, server.url, *arguments, "--drafts", "sampled")
+        assert (code, found["verdict"] in ("equal", "within-noise")) == (0, True)
+        assert abs(found["served"]["rounds"] - found["replayed"]["rounds"]) < 0.1 * found["served"]["rounds"]
+        assert found["served"]["accepted_at"][1] > 5
+
+        code, found = asked(capsys, server.url, *arguments, "--drafts", "greedy")
+        assert (code, found["verdict"]) == (1, "different")
+
+
+def test_sampled_drafts_need_the_target(pair, tmp_path, capsys):
+    _, draft = pair
+    (tmp_path / "pack").write_bytes(b"")
+    options = ["--probe", str(tmp_path / "pack"), "--temperature", "1", "--drafts", "sampled"]
+    code, found = asked(capsys, "http://127.0.0.1:9", "--draft", str(draft), *options)
+
+    assert (code, found["code"]) == (2, "parity-config-invalid")

@@ -7,16 +7,19 @@ than the arithmetic of the server resolves, either of them may be drafted; each 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 from eyas.decode.accept_length import Acceptance
+from eyas.parity.sampled_drafts import ExpectedCounts
 
-ParityVerdict = Literal["equal", "within-near-ties", "different", "too-few-rounds"]
+ParityVerdict = Literal["equal", "within-near-ties", "within-noise", "different", "too-few-rounds"]
 _FEWEST_ROUNDS = 20
-# A near-tie that falls the other way moves the starts of the rounds behind it until both meet again: measured on
+# A near-tie that falls the other way moves the starts of the rounds after it until both meet again: measured on
 # SmolLM2 in bfloat16, fewer than two counts a position for each.
 _COUNTS_PER_TIE = 2
 _SHARE = 0.01  # of the rounds, for what is within near-ties: beyond it a difference has another cause
+_SIGMAS = 3.5  # of a count that is random: with 4 counts, one false alarm in 500 comparisons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +28,13 @@ class Compared:
 
     Attributes:
         served: the server's own counts.
-        replayed: of the same ids.
+        replayed: of the same ids; where drafts are sampled, the expected counts, rounded.
         open_ends: texts whose last round may have accepted drafts beyond the text.
         near_ties: decisions on the replayed path that the server's arithmetic may have taken the other way.
         excess: K + 1 counts: rounds, then drafts 1 … K; how far the server's count lies outside what the open ends
             allow.
+        allowed: K + 1: how far it may, by near-ties or, where drafts are sampled, by chance.
+        is_random: drafts are sampled.
     """
 
     served: Acceptance
@@ -37,26 +42,23 @@ class Compared:
     open_ends: int
     near_ties: int
     excess: tuple[int, ...]
+    allowed: tuple[int, ...]
+    is_random: bool = False
 
     @property
     def verdict(self) -> ParityVerdict:
-        """Equal, within near-ties, or different; too few rounds decide nothing unless they are equal."""
+        """Equal, within near-ties or noise, or different; too few rounds decide nothing unless they are equal."""
         if not any(self.excess):
             return "equal" if self.replayed.rounds else "too-few-rounds"
-        if max(self.excess) <= self.allowed:
-            return "within-near-ties"
+        if all(excess <= allowed for excess, allowed in zip(self.excess, self.allowed, strict=True)):
+            return "within-noise" if self.is_random else "within-near-ties"
         return "different" if self.replayed.rounds >= _FEWEST_ROUNDS else "too-few-rounds"
 
     @property
-    def allowed(self) -> int:
-        """Largest difference of one count that near-ties explain."""
-        return min(_COUNTS_PER_TIE * self.near_ties, max(2, int(_SHARE * self.replayed.rounds)))
-
-    @property
     def first_different_position(self) -> int | None:
-        """Draft position, from 1, whose count differs by more than near-ties explain; None if none does."""
-        over = [k for k, excess in enumerate(self.excess[1:], 1) if excess > self.allowed]
-        return over[0] if over else None
+        """Draft position, from 1, whose count differs by more than is allowed; None if none does."""
+        pairs = zip(self.excess[1:], self.allowed[1:], strict=True)
+        return next((k for k, (excess, allowed) in enumerate(pairs, 1) if excess > allowed), None)
 
     @property
     def largest_share(self) -> float:
@@ -77,9 +79,40 @@ def compare(
     """
     depth = len(served.accepted_at)
     expected = Acceptance.of_rounds([n for rounds in replayed for n in rounds], depth)
-    open_ends = sum(reaches_end)
+    allowed = min(_COUNTS_PER_TIE * near_ties, max(2, int(_SHARE * expected.rounds)))
+    return Compared(
+        served=served,
+        replayed=expected,
+        open_ends=sum(reaches_end),
+        near_ties=near_ties,
+        excess=_excess(served, expected, sum(reaches_end)),
+        allowed=(allowed,) * (depth + 1),
+    )
+
+
+def compare_sampled(served: Acceptance, expected: ExpectedCounts, num_texts: int) -> Compared:
+    """The server's counts beside those to expect when drafts are sampled.
+
+    Args:
+        num_texts: each may have ended inside a round.
+    """
+    rounds, *accepted = (round(value) for value in expected.mean)
+    replayed = Acceptance(rounds, tuple(accepted), (rounds,) * len(accepted))
+    return Compared(
+        served=served,
+        replayed=replayed,
+        open_ends=num_texts,
+        near_ties=0,
+        excess=_excess(served, replayed, num_texts),
+        allowed=tuple(ceil(_SIGMAS * variance**0.5) for variance in expected.variance),
+        is_random=True,
+    )
+
+
+def _excess(served: Acceptance, expected: Acceptance, open_ends: int) -> tuple[int, ...]:
     pairs = zip(served.accepted_at, expected.accepted_at, strict=True)
-    # Fewer rounds than replayed have no such excuse: each text has the rounds that it has.
-    excess = [abs(served.rounds - expected.rounds)]
-    excess += [max(theirs - ours - open_ends, ours - theirs, 0) for theirs, ours in pairs]
-    return Compared(served=served, replayed=expected, open_ends=open_ends, near_ties=near_ties, excess=tuple(excess))
+    # The number of rounds has no such excuse: each text has the rounds that it has.
+    return (
+        abs(served.rounds - expected.rounds),
+        *(max(theirs - ours - open_ends, ours - theirs, 0) for theirs, ours in pairs),
+    )

@@ -30,6 +30,10 @@ class ParityConfig:
     temperature: float = 0.0
     """0 = greedy. Sampled answers are replayed exactly too, as long as the engine drafts greedily (the default)."""
 
+    drafts: Literal["greedy", "sampled"] = "greedy"
+    """How the server picks its drafts when answers are sampled. sampled = from the draft's own distribution at the same
+    temperature: then only expected counts can be compared, and the target is needed (--target)."""
+
     concurrency: int = 1
     """Requests at once. With more than one, batching may decide near-ties between tokens differently."""
 
@@ -48,6 +52,7 @@ class ParityConfig:
             (self.max_rows is None or self.max_rows >= 1, f"--max-rows is {self.max_rows}, wanted at least 1"),
             (2 <= self.max_new_tokens <= 1 << 20, f"--max-new-tokens is {self.max_new_tokens}, wanted 2 - 1048576"),
             (0 <= self.temperature <= 10, f"--temperature is {self.temperature}, wanted 0 - 10"),
+            (self.drafts == "greedy" or self.temperature > 0, "--drafts sampled needs a --temperature above 0"),
             (1 <= self.concurrency <= 1024, f"--concurrency is {self.concurrency}, wanted 1 - 1024"),
         ]
         if wrong := [text for is_right, text in checks if not is_right]:

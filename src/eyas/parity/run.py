@@ -1,6 +1,6 @@
 """The stage behind `eyas parity`: ask a server, replay exactly what it emitted, compare counts by position."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,10 @@ from eyas.client.server_api import GenerationOptions
 from eyas.decode.accept_length import pooled
 from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.parity.ask import Served, ask
-from eyas.parity.compared import Compared, compare
+from eyas.parity.compared import Compared, compare, compare_sampled
 from eyas.parity.faults import Suspect, suspects
 from eyas.parity.near_ties import count_on_path, narrow_decisions
+from eyas.parity.sampled_drafts import ExpectedCounts, accept_chances, expected_counts
 from eyas.records.eval_rows import EvalRow, require_rounds
 from eyas.replay.replay import accepted_from_everywhere, check_vocabulary, walk_rounds
 from eyas.replay.states import States
@@ -66,7 +67,7 @@ class Parity:
             "largest_difference_of_rounds": self.compared.largest_share,
             "near_ties": self.compared.near_ties,
             "open_ends": self.compared.open_ends,
-            "allowed": self.compared.allowed,
+            "allowed": list(self.compared.allowed),
             "counts_from": "counters" if self.served.by_row is None else "answers",
             "num_prompts": len(self.served.rows),
             "left_out": dict(self.left_out),
@@ -97,6 +98,7 @@ def run_parity(
     concurrency: int = 1,
     boundaries_known: Sequence[int] = (),
     recorded: bool = False,
+    target_logits: Callable[[Tensor], Tensor] | None = None,
 ) -> Parity:
     """Ask the server and hold its counts against the replay of its own ids.
 
@@ -107,7 +109,8 @@ def run_parity(
         options: `depth` is K.
         server_dtype: in which the server computes: what counts as a near-tie.
         boundaries_known: boundaries for the faults that tap other layers; () = those are not tried.
-        recorded: `states` knows the recorded answers of `prompts` only: answers that leave them are cut off there.
+        recorded: `states` knows the recorded answers of `prompts` only: answers that leave them are left out.
+        target_logits: given where the server samples its drafts: ids [1, T] to the target's logits [T, V].
 
     Raises:
         what `ask` raises; EvalDataEmpty: no answer holds a round.
@@ -125,6 +128,10 @@ def run_parity(
     elif left_out:
         notes.append("the server counts all answers together: those that are left out are in its counts")
     require_rounds([served.rows[number] for number in kept], "eyas parity")
+    if target_logits is not None:
+        wanted = _expected(states, draft, served.rows, kept, options, target_logits, talk)
+        compared = compare_sampled(counts, wanted, len(kept))
+        return Parity(compared=compared, served=served, suspects=(), left_out=left_out, notes=tuple(notes))
     rounds, ties = _replayed(states, draft, served.rows, kept, options.depth, server_dtype, talk)
     reaches_end = [_reaches_end(served.rows[number], rounds[number]) for number in kept]
     compared = compare(counts, [rounds[number] for number in kept], reaches_end, ties)
@@ -161,6 +168,31 @@ def _replayed(
             ties += count_on_path(narrow, rounds[number], len(row.prompt_ids))
             bar.advance()
     return rounds, ties
+
+
+def _expected(
+    states: States,
+    draft: Eagle3Draft,
+    rows: Sequence[EvalRow],
+    kept: Sequence[int],
+    options: GenerationOptions,
+    target_logits: Callable[[Tensor], Tensor],
+    talk: Talk,
+) -> ExpectedCounts:
+    """What a server that samples its drafts accepts over these answers, to expect."""
+    assert options.depth is not None
+    zeros = (0.0,) * (options.depth + 1)
+    total = ExpectedCounts(mean=zeros, variance=zeros)
+    with talk.progress("replay", len(kept), "answers") as bar:
+        for number in kept:
+            row = rows[number]
+            check_vocabulary(row, states.vocab_size)
+            ids = torch.tensor([[*row.prompt_ids, *row.response_ids]], device=states.device)
+            aux = states.aux([number], ids, required_boundaries(draft))
+            chances = accept_chances(draft, ids, aux, target_logits(ids), options.depth, options.temperature)
+            total += expected_counts(chances, len(row.prompt_ids), ids.shape[1], seed=number)
+            bar.advance()
+    return total
 
 
 class SomeRows:

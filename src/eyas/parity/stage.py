@@ -1,7 +1,9 @@
 """`eyas parity` from paths: the server identified, the prompts read, target or pack and draft loaded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from eyas import shipped
 from eyas.client.address import ServerAddress, open_http
@@ -11,7 +13,7 @@ from eyas.contract.files.json_file import read_json_object
 from eyas.models.chat_prompt import load_tokenizer, prompt_ids
 from eyas.models.placement import place
 from eyas.models.target import Target
-from eyas.parity.config import ParityConfig
+from eyas.parity.config import ParityConfig, ParityConfigInvalid
 from eyas.parity.run import Parity, run_parity
 from eyas.records.eval_rows import EvalPrompt, EvalRow, read_eval_rows
 from eyas.replay.evaluate import found_files, load_for, load_for_pack
@@ -57,7 +59,12 @@ def parity_with_target(
             server_dtype=_server_dtype(config, folder, talk),
             concurrency=config.concurrency,
             boundaries_known=range(target.num_layers + 1),
+            target_logits=_logits_of(target) if config.drafts == "sampled" else None,
         )
+
+
+def _logits_of(target: Target) -> Callable[[Tensor], Tensor]:
+    return lambda ids: target.logits(target.forward(ids, []).last[0])
 
 
 def parity_on_probe(
@@ -68,6 +75,13 @@ def parity_on_probe(
     Raises:
         what `run_parity` and reading draft and pack raise (docs/errors.md).
     """
+    if config.drafts == "sampled":
+        raise ParityConfigInvalid(
+            "--drafts sampled needs the target",
+            str(probe_path),
+            "a probe pack holds no head: the target's own probabilities are not known",
+            "give --target T in place of --probe",
+        )
     placement, pack, address = place(config.dtype, config.device), read_probe(probe_path), _address(url, api_key, talk)
     draft = load_for_pack(draft_path, pack, probe_path, placement, talk)
     dtype = pack.about.dtype if config.server_dtype == "auto" else config.server_dtype

@@ -22,6 +22,7 @@ _DEFAULT = ParityConfig()
 _VERDICTS = {
     "equal": "EQUAL: the server accepts what the draft's replay accepts",
     "within-near-ties": "EQUAL within near-ties: the counts differ by no more than tied decisions explain",
+    "within-noise": "EQUAL within the noise of sampled drafts",
     "different": "DIFFERENT: the server does not run the draft as it was trained",
     "too-few-rounds": "TOO FEW ROUNDS to decide: ask more prompts, or longer answers",
 }
