@@ -21,6 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from eyas.serve.launch.serve_options import ServeOptions
 from serve_gpu import CPU_FLAGS, ENGINES
 
 from eyas import shipped
@@ -28,7 +29,6 @@ from eyas.models.target_folder import resolve_target
 from eyas.parity.config import ParityConfig
 from eyas.parity.stage import parity_with_target
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest, plan_launch
-from eyas.serve.launch.serve_options import ServeOptions
 from eyas.talk import Silent
 
 
