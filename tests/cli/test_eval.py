@@ -1,13 +1,17 @@
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from eyas import __version__
 from eyas.cli.app import main
 from eyas.contract.spec.target_spec import read_target
 from eyas.decode.accept_length import Acceptance
 from eyas.models.save_draft import save_draft
 from eyas.replay.eval_config import EvalConfig, EvalConfigInvalid
+from eyas.replay.figures import meaning
 from plain_loop import plain_loop
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
@@ -99,7 +103,7 @@ def test_answers_that_repeat_themselves_are_left_out_of_the_second_figure(made, 
     kept = document["not_repetitive"]
     new = next(row["accepted"] for row in document["rows"] if row["id"] == "new")
     assert (document["num_requests"], kept["num_requests"], kept["limit"]) == (2, 1, 0.25)
-    assert kept["accept_length"] == Acceptance.of_rounds(new, 5).accept_length == kept["sets"]["a"]["accept_length"]
+    assert kept["accept_length"] == Acceptance.of_rounds(new, 3).accept_length == kept["sets"]["a"]["accept_length"]
     assert "without 1 answers that repeat themselves" in err
 
 
@@ -215,7 +219,7 @@ def test_rows_without_a_round_give_no_figure_rather_than_a_wrong_one(made, capsy
 
     assert code == 0
     short = document["sets"]["short"]
-    assert (short["rounds"], short["accept_length"], short["per_position"]) == (0, None, [None] * 5)
+    assert (short["rounds"], short["accept_length"], short["per_position"]) == (0, None, [None] * 3)
     assert json.loads(out.read_text(), parse_constant=pytest.fail)["sets"]["short"] == short
     assert "1 rows have a single recorded token: no round, and no part in any figure" in err
 
@@ -290,3 +294,78 @@ def test_where_states_come_from_is_asked_in_the_commands_own_options(capsys, com
         f"eyas {command}",
         f"it takes --target T (with {named}), or --probe PACK alone",
     )
+
+
+def test_every_form_that_prepare_reads_is_asked_and_what_cannot_be_is_named(made, capsys, tmp_path):
+    user, call = {"role": "user", "content": "w1"}, {"role": "assistant", "content": None, "tool_calls": []}
+    records = [
+        {"conversations": [{"from": "human", "value": "w1"}, {"from": "gpt", "value": "w2"}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": t} for t in ("w1", "w2")]}, call]},
+        {"prompt": "w3"},
+        {"request": {"messages": [user]}, "response": {"choices": []}},
+        {"messages": [{"role": "assistant", "content": "w1"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+    ]
+    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, records)))
+
+    code, document, err = run(capsys, made, "--data", str(tmp_path / "mine.jsonl"), "--max-new-tokens", "4")
+
+    assert (code, [row["id"] for row in document["rows"]]) == (0, [f"mine:{n}" for n in (1, 2, 3, 4)])
+    assert (
+        f"rows left out: 1 × no user turn (first: {tmp_path}/mine.jsonl:5), 1 × a turn whose content is not text" in err
+    )
+
+
+def test_a_prompt_that_the_template_refuses_is_left_out_and_named(made, capsys, tmp_path):
+    import shutil
+
+    target = tmp_path / "target"
+    shutil.copytree(made / "target", target)
+    refuses = "{% for m in messages %}{% if m.content == 'w5' %}{{ raise_exception('no w5') }}{% endif %}{% endfor %}"
+    for path in target.glob("*template*"):
+        path.write_text(refuses + path.read_text())
+    rows = [{"messages": [{"role": "user", "content": f"w{i}"}]} for i in (4, 5, 6)]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    arguments = ["eval", str(made / "draft"), "--target", str(target), "--max-new-tokens", "4", "--json", "--data"]
+
+    assert main([*arguments, str(tmp_path / "p.jsonl")]) == 0
+    out, err = capsys.readouterr()
+    assert [row["id"] for row in json.loads(out)["rows"]] == ["p:1", "p:3"]
+    assert "1 of 3 prompts are left out, the chat template refuses them: row p:2: TemplateError: no w5" in err
+
+    (tmp_path / "p.jsonl").write_text(json.dumps(rows[1]))
+    assert main([*arguments, str(tmp_path / "p.jsonl")]) == 2
+    assert json.loads(capsys.readouterr().out)["code"] == "template-failed"
+
+
+@pytest.mark.parametrize(
+    ("length", "k", "said"),
+    [
+        (1.19, 3, "accept length 1.19 of at most 4: nearly nothing is accepted; healthy drafts reach 2 - 3.5"),
+        (2.4, 5, "of at most 6: as healthy drafts have it"),
+        (1.7, 3, "a weak draft"),
+        (1.7, 1, "accept length 1.70 of at most 2"),
+        (None, 3, ""),
+    ],
+)
+def test_a_figure_is_said_with_what_it_means(length, k, said):
+    assert said in meaning(length, k)
+
+
+def test_a_source_tree_without_metadata_gives_its_version(made, tmp_path):
+    """`PYTHONPATH=src`: no installed package to ask."""
+    code = f"""
+import importlib.metadata as m
+known = m.version
+def version(name):
+    if name == "eyas":
+        raise m.PackageNotFoundError(name)
+    return known(name)
+m.version = version
+from eyas.cli.app import main
+raise SystemExit(main(["eval", {str(made / "draft")!r}, "--target", {str(made / "target")!r}, "--data",
+    {str(made / "rows.jsonl")!r}, "--device", "cpu", "--json"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["settings"]["versions"]["eyas"] == __version__

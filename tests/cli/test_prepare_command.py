@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_odd_answers_are_left_out_and_counted(target, data, tmp_path, capsys):
     record = json.dumps({"messages": [{"role": "user", "content": "Hi"}, odd]})
     data.write_text(f"{data.read_text()}{record}\n")
     assert main(["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]) == 0
-    assert "1 × a turn whose content is no text" in capsys.readouterr().out
+    assert "1 × a turn whose content is not text" in capsys.readouterr().out
 
 
 WRITING = [
@@ -187,3 +188,24 @@ main(sys.argv[1:])
     arguments = ["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert done.stdout.startswith("False loading torch and transformers"), done.stderr
+
+
+def test_a_target_without_weights_is_enough_unless_it_has_to_write(target, data, tmp_path, capsys):
+    bare = tmp_path / "bare"
+    shutil.copytree(target, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    arguments = ["prepare", "--target", str(bare), "--data", str(data), "--out", str(tmp_path / "rows")]
+    assert main(arguments) == 0
+    assert main([*arguments, "--regenerate", "--replace", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["code"] == "target-incomplete"
+
+
+def test_what_the_rows_lack_is_shown_with_the_first_record(target, data, tmp_path, capsys):
+    thoughtful = {"role": "assistant", "content": "Yes.", "reasoning_content": "\x1b[2JLong thoughts."}
+    data.write_text(json.dumps({"messages": [{"role": "user", "content": "Hi"}, thoughtful]}) + "\n")
+    assert main(["prepare", "--target", str(target), "--data", str(data), "--out", str(tmp_path / "rows")]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        f"not in the rows as given: 1 × reasoning of an answer, left out by the chat template (first: {data}:1)"
+        in shown
+    )
+    assert "nothing left out" not in shown

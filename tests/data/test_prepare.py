@@ -170,7 +170,7 @@ def test_a_dry_run_counts_and_writes_nothing(target: Path, tmp_path: Path):
 def test_an_error_in_the_middle_leaves_no_rows(target: Path, tmp_path: Path):
     data = write(tmp_path / "d.jsonl", record("Hi", "Yo"))
     data.write_text(data.read_text() + "{broken\n")
-    with pytest.raises(Exception, match="is no conversation"):
+    with pytest.raises(Exception, match="is not a conversation"):
         run(target, data, tmp_path / "rows")
     assert [p.name for p in tmp_path.iterdir()] == ["d.jsonl"]
 
@@ -220,7 +220,7 @@ def test_a_broken_generation_config_is_named_and_odd_end_tokens_are_passed_over(
 
 @pytest.mark.parametrize("options", ["[" * 200_000, "[1]", "x"])
 def test_template_options_that_are_no_object_are_refused(options: str):
-    with pytest.raises(ConfigInvalid, match="is no JSON object"):
+    with pytest.raises(ConfigInvalid, match="is not a JSON object"):
         PrepareConfig(template_options=options)
 
 
@@ -244,7 +244,7 @@ def test_split_turns_serve_templates_that_rewrite_earlier_turns(tmp_path: Path):
 
 def test_rows_say_by_which_rules_they_were_made(target: Path, tmp_path: Path):
     run(target, write(tmp_path / "d.jsonl", record("Hi", "Yo")), tmp_path / "rows")
-    assert json.loads((tmp_path / "rows" / MANIFEST).read_text())["rules"] == RULES == 5
+    assert json.loads((tmp_path / "rows" / MANIFEST).read_text())["rules"] == RULES == 6
 
 
 def test_a_target_without_template_is_refused(tmp_path: Path):

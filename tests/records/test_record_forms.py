@@ -34,7 +34,7 @@ def test_a_role_that_is_not_known_is_kept_for_the_count():
 def test_tools_written_as_a_json_string_are_read():
     record = {"messages": [], "tools": '[{"type": "function"}]'}
     assert conversation_of(record, 0, 1).tools == [{"type": "function"}]
-    with pytest.raises(FormUnknown, match="no JSON"):
+    with pytest.raises(FormUnknown, match="not JSON"):
         conversation_of({"messages": [], "tools": "f(x)"}, 0, 1)
 
 
@@ -45,7 +45,7 @@ def test_turns_as_a_json_string_and_as_columns_are_read():
     assert conversation_of(text, 0, 1) == conversation_of(columns, 0, 1) == conversation_of(plain, 0, 1)
     with pytest.raises(FormUnknown, match="differ in length"):
         conversation_of({"messages": {"role": ["user"], "content": ["q", "a"]}}, 0, 1)
-    with pytest.raises(FormUnknown, match="no JSON"):
+    with pytest.raises(FormUnknown, match="not JSON"):
         conversation_of({"messages": "hello"}, 0, 1)
 
 

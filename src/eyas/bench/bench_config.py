@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.decode.tree_shape import TreeShape
 from eyas.errors import EyasError
 
@@ -24,7 +25,7 @@ class BenchConfigInvalid(EyasError):
 class BenchConfig:
     """How to measure."""
 
-    num_draft_tokens: Annotated[str, Parameter(name=["--num-draft-tokens", "-k"])] = "3"
+    num_draft_tokens: Annotated[str, Parameter(name=["--num-draft-tokens", "-k"])] = str(DEFAULT_DRAFT_TOKENS)
     """Drafts per verify pass, the bonus token excluded: one number, a list 1,3,5, a range 1..7 (1 - 32), or auto: the
     depth that is expected to pay is chosen for each round, 0 included. auto may stand in a list: 3,auto."""
 

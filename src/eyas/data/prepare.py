@@ -45,7 +45,7 @@ class Prepared:
         example: the first row's pieces in order, (text, is it supervised), for a person to look at; None when the
             rows were there already.
         was_there: the folder held these very rows before.
-        first: reason for which a record was left out or cut -> place of the first one, where it is one record's.
+        first: reason for which a record was left out or cut, or kind of part lost -> place of the first one.
     """
 
     folder: Path
@@ -72,8 +72,7 @@ def prepare(
     """Tokenise `data` for `target` into the folder `out`, written aside and renamed.
 
     Args:
-        data: files, or folders of files, each with `:WEIGHT` behind it where its rows are to be taken more or less
-            often than once.
+        data: files, or folders of files; `:WEIGHT` after one takes its rows more or less often than once.
         writing: what the target writes first: conversations of its own beside `data`, or new answers in it.
         writer: what answers requests then; our batch engine by default.
         exclude: files of prompts that must not be learned (benchmarks); see `Exclusion`.
@@ -81,9 +80,12 @@ def prepare(
         replace: swap out a folder that holds other rows.
         today: for templates that write it; by default the clock's.
 
+    The target's config and tokenizer are enough, unless it writes: then its weights are needed.
+
     Raises:
-        DataMissing, DataMalformed: a file is absent, or a line is no conversation.
-        TemplateUnstable, TemplateRewritesAnswer, TemplateFailed, TokensNotText: no exact mask for a record.
+        DataMissing, DataMalformed: a file is absent, or a line is not a conversation.
+        TemplateUnstable, TemplateRewritesAnswer, TemplateFailed, TokensNotText: every record was refused so.
+        TemplateEndless: the chat template does not come to an end.
         MaskUseless: there is no row, no token is supervised, or every token is.
         OutputExists: `out` holds something else.
         ConfigInvalid: there is nothing to prepare, or a dry run would have to write.
@@ -128,9 +130,11 @@ def prepare(
     _say_inserted(text.template.inserted, talk)
     if maker.edited:
         talk.note(f"{len(maker.edited)} records were edited since the target wrote them: their text was tokenised")
+    if collected.rows.num_rows and maker.refused is not None:
+        talk.note(f"records that cannot be rendered are left out and counted; to keep them: {maker.refused.do}")
     selected = select(collected, files, config.held_out, maker, talk)
     first = {reason: place_of(c, files[c.source].path) for reason, c in maker.first.items()}
-    _require_useful(selected.rows, maker.dropped, first, files)
+    _require_useful(selected.rows, maker, first, files)
     manifest = _manifest(selected, text, config, whole, _sources(files, prints, maker, selected), maker)
     if not dry_run:
         with atomic_folder(out, replace=replace, marker=MANIFEST) as aside:
@@ -170,8 +174,8 @@ def _require_doable(data: Sequence[str | Path], writing: WritingConfig, dry_run:
         raise ConfigInvalid(
             "a dry run writes nothing, and the target would have to write first",
             "--dry-run",
-            "rows of texts that do not exist cannot be counted",
-            "try it small: --self-chat 24 into another --out",
+            "nothing can be counted before the target has written the text",
+            "try a small run: --self-chat 24 into another --out",
         )
 
 
@@ -189,11 +193,12 @@ def _reading(target: TargetSpec, config: PrepareConfig) -> dict[str, Any]:
     return {"rules": RULES, **hashes, "options": options}
 
 
-def _require_useful(
-    rows: RowArrays, dropped: Mapping[str, int], first: Mapping[str, str], files: Sequence[DataFile]
-) -> None:
+def _require_useful(rows: RowArrays, maker: RowMaker, first: Mapping[str, str], files: Sequence[DataFile]) -> None:
     if 0 < rows.num_supervised < rows.num_tokens:
         return
+    dropped = maker.dropped
+    if not rows.num_rows and maker.refused is not None and len(dropped) == 1:
+        raise maker.refused
     places = {reason: f" (first: {place})" for reason, place in first.items()}
     left_out = ", ".join(f"{count} × {reason}{places.get(reason, '')}" for reason, count in dropped.items())
     if not rows.num_rows:
@@ -251,6 +256,8 @@ def _manifest(
         num_supervised=rows.num_supervised,
         longest=rows.longest,
         dropped=dict(maker.dropped),
+        lost=dict(maker.lost),
+        content=rows.content,
         notes=selected.notes,
         num_held_out=len(selected.held_out),
         num_as_written=maker.num_as_written,

@@ -8,7 +8,7 @@ from cyclopts import Group, Parameter
 
 from eyas.errors import EyasError
 
-# Sections of `eyas prepare --help`, in this order, behind what must be given.
+# Sections of `eyas prepare --help`, in this order, after what must be given.
 DATA = Group("Data and rows", sort_key=1)
 WRITING = Group("What the target writes", sort_key=2)
 MACHINE = Group("Machine", sort_key=3)
@@ -35,7 +35,7 @@ class PrepareConfig:
     template_options: Annotated[str, Parameter(group=DATA)] = "{}"
     """JSON object of further variables for the chat template, such as '{"enable_thinking": false}'."""
     held_out: Annotated[int, Parameter(group=DATA)] = 0
-    """So many rows are set aside for evaluation, and no row with one of their prompts is trained on."""
+    """Number of rows set aside for evaluation; no row with one of their prompts is trained on."""
 
     def __post_init__(self) -> None:
         problems = []
@@ -48,7 +48,7 @@ class PrepareConfig:
         except (ValueError, RecursionError):
             is_object = False
         if not is_object:
-            problems.append(f"template_options = {self.template_options!r} is no JSON object")
+            problems.append(f"template_options = {self.template_options[:60]!r} is not a JSON object")
         if problems:
             raise ConfigInvalid(
                 "options of prepare are out of range", "PrepareConfig", "; ".join(problems), "see `eyas prepare --help`"

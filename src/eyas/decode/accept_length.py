@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+# K where a command is not given one: the same everywhere, so that figures of one draft can be compared.
+DEFAULT_DRAFT_TOKENS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:

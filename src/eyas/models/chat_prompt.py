@@ -3,7 +3,10 @@
 What a template does wrong is reported with the record that it was given.
 """
 
-from collections.abc import Mapping, Sequence
+import ctypes
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,13 @@ from eyas.errors import EyasError
 # Far beyond any context, unless a record itself is as long: 16 characters for each of a million tokens.
 _MOST_CHARACTERS = 1 << 24
 _MOST_TIMES = 64  # what a record holds
+_MOST_SECONDS = 10.0  # for one conversation; a thousand turns take less than one
+
+
+class TemplateEndless(EyasError):
+    """The chat template does not come to an end: its loops run for more than 10 s with one conversation."""
+
+    code = "template-endless"
 
 
 class TemplateFailed(EyasError):
@@ -33,7 +43,7 @@ def load_tokenizer(folder: Path) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # files from outside meet a library of others: any kind comes
+    except Exception as error:  # files from elsewhere meet a foreign library: any kind comes
         raise TokenizerUnloadable(
             f"cannot load a tokenizer from {folder}",
             str(folder),
@@ -72,37 +82,75 @@ def rendered(
         options: further variables for the template.
 
     Raises:
-        TemplateFailed: the template refuses (it wants alternating roles, for instance), or gives what is no prompt.
+        TemplateFailed: the template refuses (it wants alternating roles, for instance), or gives what is not a prompt.
     """
     try:
-        text: str = tokenizer.apply_chat_template(
-            [dict(message) for message in messages],
-            tools=tools,
-            tokenize=False,
-            add_generation_prompt=for_generation,
-            **(options or {}),
-        )
+        with ends_within(_MOST_SECONDS):
+            text: str = tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=tools,
+                tokenize=False,
+                add_generation_prompt=for_generation,
+                **(options or {}),
+            )
+    except TimeoutError as error:
+        raise TemplateEndless(
+            "the chat template does not come to an end",
+            where,
+            f"it was stopped after {_MOST_SECONDS:.0f} s with one conversation",
+            "correct the loops in the target's chat template",
+        ) from error
     except refusals() as error:
         raise _failed(where, f"{type(error).__name__}: {error}") from error
     require_prompt_text(text, (messages, tools), where)
     return text
 
 
+class _TooLong(BaseException):
+    """Not an `Exception`: nothing on its way may take it for a refusal."""
+
+
+@contextmanager
+def ends_within(limit_s: float) -> Iterator[None]:
+    """Stop the block's Python code with `TimeoutError` after so long; a single call into C is not interrupted."""
+    thread, lock, is_done = ctypes.c_ulong(threading.get_ident()), threading.Lock(), threading.Event()
+
+    def stop() -> None:
+        with lock:
+            if not is_done.is_set():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(_TooLong))
+
+    timer = threading.Timer(limit_s, stop)
+    timer.daemon = True
+    try:
+        timer.start()
+        yield
+        with lock:  # what was sent and has not arrived is taken back
+            is_done.set()
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, None)
+    except _TooLong:
+        raise TimeoutError(f"longer than {limit_s} s") from None
+    finally:
+        is_done.set()
+        timer.cancel()
+
+
 def require_prompt_text(text: str, record: object, where: str) -> None:
-    """Raise `TemplateFailed` where what was rendered of a record is no text, or too long for any tokenizer."""
+    """Raise `TemplateFailed` where what was rendered of a record is not text, or too long for any tokenizer."""
     if len(text) > _MOST_CHARACTERS and len(text) > _MOST_TIMES * len(str(record)):
         raise _failed(where, f"it makes {len(text)} characters of it, more than any context holds")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise _failed(where, f"it writes half of a surrogate pair, which is no text: {error}") from error
+        raise _failed(where, f"it writes half of a surrogate pair, which is not text: {error}") from error
 
 
 def refusals() -> tuple[type[Exception], ...]:
-    """What a template's code raises when a conversation is not to its liking."""
+    """What a template's code raises when it refuses a conversation, and `ends_within` when it goes on for too long."""
     from jinja2 import TemplateError
 
-    return TemplateError, TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError
+    of_python = TypeError, LookupError, AttributeError, ValueError, ArithmeticError, RecursionError
+    return TemplateError, TimeoutError, *of_python
 
 
 def _failed(where: str, why: str) -> TemplateFailed:
@@ -115,11 +163,12 @@ def _failed(where: str, why: str) -> TemplateFailed:
 
 
 def stop_ids_of(folder: Path) -> frozenset[int]:
-    """End-of-text ids from generation_config.json, else from config.json; empty when neither names one."""
+    """End-of-text ids from generation_config.json, else from config.json (a wrapper's text model included); empty when
+    none of them names one."""
     for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        stated = read_json_object(path).get("eos_token_id") if path.exists() else None
-        ids = [i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int]
-        if ids:
-            return frozenset(ids)
+        document = read_json_object(folder / name) if (folder / name).exists() else {}
+        for part in (document, document.get("text_config")):
+            stated = part.get("eos_token_id") if isinstance(part, dict) else None
+            if ids := [i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int]:
+                return frozenset(ids)
     return frozenset()

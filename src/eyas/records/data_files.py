@@ -1,4 +1,4 @@
-"""Data files to `Conversation`s: JSONL, parquet, arrow, and folders of them. Refuses what it cannot read, by record."""
+"""Data files to `Conversation`s: JSONL, parquet, arrow, and folders of them. Names the record that it cannot read."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 from eyas.errors import EnvironmentMissing, EyasError
 from eyas.records.conversation import Conversation
-from eyas.records.json_lines import RecordBroken, json_records
+from eyas.records.json_lines import RecordBroken, json_records, open_regular
 from eyas.records.record_forms import FIELDS, FormUnknown, conversation_of
 from eyas.talk import Talk
 
@@ -24,7 +24,7 @@ class DataMissing(EyasError):
 
 
 class DataMalformed(EyasError):
-    """A data file holds something that is no conversation. Nothing is skipped: the file may be the wrong one."""
+    """A data file holds something that is not a conversation. Nothing is skipped: the file may be the wrong one."""
 
     code = "data-malformed"
 
@@ -33,7 +33,7 @@ def read_conversations(paths: Sequence[Path]) -> Iterator[Conversation]:
     """The records of all files, in order; `Conversation.source` is the index in `paths`.
 
     Raises:
-        DataMalformed: a record is no conversation; the message says file and line (tables: record number).
+        DataMalformed: a record is not a conversation; the message says file and line (tables: record number).
         EnvironmentMissing: a parquet or arrow file, and no pyarrow to read it.
     """
     for source, path in enumerate(paths):
@@ -68,7 +68,7 @@ def list_files(
         elif path.is_file():
             files.append(path)
         else:
-            raise _missing(flag, path, "it does not exist or is no file")
+            raise _missing(flag, path, "it does not exist or is not a regular file")
     return files
 
 
@@ -107,9 +107,14 @@ def data_records(path: Path) -> Iterator[tuple[int, Any]]:
         EnvironmentMissing: a parquet or arrow file, and no pyarrow to read it.
     """
     try:
-        yield from _table_records(path) if path.suffix in _TABLES else json_records(path)
+        yield from file_records(path)
     except RecordBroken as error:
         raise _malformed(path, error.line, str(error)) from error
+
+
+def file_records(path: Path) -> Iterator[tuple[int, Any]]:
+    """`data_records` that raises `RecordBroken`, for readers with a message of their own."""
+    return _table_records(path) if path.suffix in _TABLES else json_records(path)
 
 
 def _table_records(path: Path) -> Iterator[tuple[int, Any]]:
@@ -126,7 +131,7 @@ def _table_records(path: Path) -> Iterator[tuple[int, Any]]:
                 number += 1
                 yield number, _without_nulls(record)
     except (ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
-        raise _malformed(path, number + 1, f"{type(error).__name__}: {error}") from error
+        raise RecordBroken(number + 1, error) from error
 
 
 def _table_batches(path: Path) -> Iterator[Any]:
@@ -135,18 +140,18 @@ def _table_batches(path: Path) -> Iterator[Any]:
     if path.suffix == ".parquet":
         from pyarrow.parquet import ParquetFile
 
-        with ParquetFile(path) as file:
+        with open_regular(path) as raw, ParquetFile(raw) as file:
             yield from file.iter_batches(_TABLE_BATCH, columns=_used(file.schema_arrow.names))
     else:
         from pyarrow import ipc
 
-        with open(path, "rb") as file, ipc.open_stream(file) as stream:
+        with open_regular(path) as file, ipc.open_stream(file) as stream:
             used = _used(stream.schema.names)
             yield from stream if used is None else (batch.select(used) for batch in stream)
 
 
 def _used(names: Sequence[str]) -> list[str] | None:
-    """Those of a table's columns that are read; None = all, for the message that there is nothing to read."""
+    """Those of a table's columns that are read; None = all, for the message that none of them is."""
     return [name for name in names if name in FIELDS] or None
 
 
@@ -167,7 +172,7 @@ def _missing(flag: str, path: Path, why: str) -> DataMissing:
 
 def _malformed(path: Path, line: int, why: str) -> DataMalformed:
     return DataMalformed(
-        f"line {line} of {path.name} is no conversation",
+        f"line {line} of {path.name} is not a conversation",
         f"{path}:{line}",
         why,
         f"correct or remove the line; one JSON object a line: {_FORM}",

@@ -1,24 +1,28 @@
-"""The JSONL that `eyas eval` reads: recorded continuations of a target as token ids, or prompts still to be answered.
+"""The rows that `eyas eval` reads: recorded continuations of a target as token ids, or prompts still to be answered.
 
 One object a line, of one of these kinds:
     {"prompt_ids": [...], "response_ids": [...]}   the target's own greedy continuation
     {"messages": [{"role": ..., "content": ...}]}  a conversation; what follows its last user turn is left out
     {"turns": ["...", ...]}                        a benchmark prompt; only its first turn is asked
-A prompt's `tools` go to the chat template, as in `eyas prepare`.
+Conversations may have every form that `eyas prepare` reads (`record_forms`); their `tools` go to the chat template.
 `id` names a row (default: file and line), `set` what it is counted under (default: the file's name without suffix).
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from eyas.errors import EyasError
 from eyas.records.atomic import write_text
-from eyas.records.json_lines import RecordBroken, json_records
-from eyas.records.record_forms import tools_of
+from eyas.records.conversation import why_unanswerable
+from eyas.records.data_files import file_records
+from eyas.records.json_lines import RecordBroken
+from eyas.records.record_forms import FormUnknown, conversation_of
 from eyas.records.rows import HELD_OUT, MANIFEST
+from eyas.talk import Talk
 
 _FORM = '{"prompt_ids": [...], "response_ids": [...]}, {"messages": [...]} or {"turns": [...]}'
 
@@ -30,7 +34,7 @@ class EvalDataMissing(EyasError):
 
 
 class EvalRowMalformed(EyasError):
-    """A line is none of the known kinds of row."""
+    """A line is not a row of a known kind."""
 
     code = "eval-row-malformed"
 
@@ -75,41 +79,56 @@ class EvalPrompt:
         id, set: as in `EvalRow`.
         messages: ends with a user turn.
         tools: descriptions of tools for the chat template; None for none.
-        had_answer: the data had one behind it, which is left out: text, of nobody knows which model.
+        had_answer: the source's own answer follows, of unknown origin; ignored.
     """
 
     id: str
     set: str
-    messages: tuple[Mapping[str, str], ...]
+    messages: tuple[Mapping[str, Any], ...]
     tools: Any = None
     had_answer: bool = False
 
 
 def read_eval_rows(
-    paths: Sequence[Path], max_rows: int | None = None, *, flag: str = "--data"
+    paths: Sequence[Path], max_rows: int | None = None, *, flag: str = "--data", talk: Talk | None = None
 ) -> list[EvalRow | EvalPrompt]:
     """The first `max_rows` rows of all files together, in order.
 
     Args:
         paths: files (`files_of` makes them of what a user names).
         flag: the option that names them.
+        talk: told of records left out because they cannot be asked (no user turn, content that is not text).
 
     Raises:
-        EvalDataMissing: a path is no file.
-        EvalRowMalformed: a line is of no known kind; the message says file and line.
-        EvalDataEmpty: there is no row at all.
+        EvalDataMissing: a path is not a file.
+        EvalRowMalformed: a line is of no known kind, or cannot be asked and there is no `talk` to tell of it; the
+            message says file and line.
+        EvalDataEmpty: no row is left.
     """
     _require_files(paths, flag)
     rows: list[EvalRow | EvalPrompt] = []
+    left_out, first = Counter[str](), dict[str, str]()
     for path in paths:
-        for line, record in _records(path):
-            if max_rows is not None and len(rows) >= max_rows:
-                return rows
-            rows.append(_row(record, path, line))
+        try:
+            for line, record in file_records(path):
+                if max_rows is not None and len(rows) >= max_rows:
+                    break
+                row = _row(record, path, line)
+                if not isinstance(row, str):
+                    rows.append(row)
+                elif talk is None:
+                    raise _malformed(path, line, row)
+                else:
+                    left_out[row] += 1
+                    first.setdefault(row, f"{path}:{line}")
+        except RecordBroken as error:
+            raise _malformed(path, error.line, str(error)) from error
+    reasons = [f"{count} × {reason} (first: {first[reason]})" for reason, count in left_out.items()]
+    if reasons and talk is not None:
+        talk.note(f"rows left out: {', '.join(reasons)}")
     if not rows:
-        raise EvalDataEmpty(
-            "there are no rows to evaluate", ", ".join(map(str, paths)), "every line is blank", f"give JSONL: {_FORM}"
-        )
+        why = ", ".join(reasons) or "every line is blank"
+        raise EvalDataEmpty("there are no rows to evaluate", ", ".join(map(str, paths)), why, f"give JSONL: {_FORM}")
     return rows
 
 
@@ -131,7 +150,7 @@ def files_of(paths: Sequence[Path], *, flag: str = "--data") -> list[Path]:
         flag: the option that names them.
 
     Raises:
-        EvalDataMissing: a folder has none, or a path is no file.
+        EvalDataMissing: a folder has none, or a path is not a file.
     """
     for path in paths:
         if path.is_dir() and not (path / HELD_OUT).is_file():
@@ -153,7 +172,10 @@ def _require_files(paths: Sequence[Path], flag: str) -> None:
     for path in paths:
         if not path.is_file():
             raise EvalDataMissing(
-                f"there is no file {path}", f"{flag} {path}", "it does not exist or is no file", f"give JSONL: {_FORM}"
+                f"there is no file {path}",
+                f"{flag} {path}",
+                "it does not exist or is not a regular file",
+                f"give JSONL: {_FORM}",
             )
 
 
@@ -162,14 +184,8 @@ def write_eval_rows(rows: Sequence[EvalRow], path: Path) -> None:
     write_text(path, "".join(json.dumps(row.as_document(), ensure_ascii=False) + "\n" for row in rows))
 
 
-def _records(path: Path) -> Iterator[tuple[int, Any]]:
-    try:
-        yield from json_records(path)
-    except RecordBroken as error:
-        raise _malformed(path, error.line, str(error)) from error
-
-
-def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt:
+def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt | str:
+    """A row of the file; the reason to leave it out where it can be read and not be asked."""
     if not isinstance(record, dict):
         raise _malformed(path, line, f"the line holds a JSON {type(record).__name__}, not an object")
     stem = path.name.split(".")[0]
@@ -177,55 +193,40 @@ def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt:
     if "prompt_ids" in record or "response_ids" in record:
         prompt, response = (_ids(record, key, path, line) for key in ("prompt_ids", "response_ids"))
         return EvalRow(**names, prompt_ids=prompt, response_ids=response)
-    tools = _tools(record, path, line)
-    if "messages" in record:
-        asked = _until_last_user_turn(record["messages"], path, line)
-        had_answer = any(message["role"] == "assistant" for message in record["messages"][len(asked) :])
-        return EvalPrompt(id=names["id"], set=names["set"], messages=asked, tools=tools, had_answer=had_answer)
-    turns = record.get("turns")
-    if isinstance(turns, list) and turns and isinstance(turns[0], str):
-        asked = ({"role": "user", "content": turns[0]},)
-        return EvalPrompt(id=names["id"], set=names["set"], messages=asked, tools=tools)
-    raise _malformed(path, line, f"keys {sorted(record)[:8]} make none of the kinds of row")
+    try:
+        conversation = conversation_of(record, 0, line)
+    except FormUnknown as error:
+        raise _malformed(path, line, str(error)) from error
+    messages = conversation.messages
+    asked = [number for number, message in enumerate(messages) if message.get("role") == "user"]
+    if not asked:
+        return "no user turn" if messages else "no messages"
+    # Of a benchmark's `turns` the first is asked: the others refer to its answer.
+    prompt_turns = messages[: (asked[0] if conversation.is_prompt else asked[-1]) + 1]
+    if (reason := why_unanswerable(prompt_turns)) is not None:
+        return reason
+    had_answer = any(message.get("role") == "assistant" for message in messages[len(prompt_turns) :])
+    return EvalPrompt(**names, messages=tuple(prompt_turns), tools=conversation.tools, had_answer=had_answer)
 
 
 def _name(record: Mapping[str, Any], key: str, path: Path, line: int) -> str | None:
     """The row's own `id` or `set`; None where it has none."""
     name = record.get(key)
     if name is not None and type(name) not in (str, int, float):
-        raise _malformed(path, line, f"`{key}` is no text and no number")
+        raise _malformed(path, line, f"`{key}` is neither a text nor a number")
     return None if name is None else str(name)
 
 
 def _ids(record: Mapping[str, Any], key: str, path: Path, line: int) -> tuple[int, ...]:
     ids = record.get(key)
     if not isinstance(ids, list) or not ids or not all(type(i) is int and i >= 0 for i in ids):
-        raise _malformed(path, line, f"`{key}` is no list of at least one token id")
+        raise _malformed(path, line, f"`{key}` is not a list of at least one token id")
     return tuple(ids)
-
-
-def _tools(record: Mapping[str, Any], path: Path, line: int) -> Any:
-    try:
-        return tools_of(record.get("tools"))
-    except ValueError as error:
-        raise _malformed(path, line, str(error)) from error
-
-
-def _until_last_user_turn(messages: Any, path: Path, line: int) -> tuple[Mapping[str, str], ...]:
-    is_list = isinstance(messages, list) and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
-    )
-    if not is_list:
-        raise _malformed(path, line, "`messages` is no list of objects with `role` and `content`")
-    user_turns = [i for i, message in enumerate(messages) if message["role"] == "user"]
-    if not user_turns:
-        raise _malformed(path, line, "`messages` has no user turn")
-    return tuple({"role": m["role"], "content": m["content"]} for m in messages[: user_turns[-1] + 1])
 
 
 def _malformed(path: Path, line: int, why: str) -> EvalRowMalformed:
     return EvalRowMalformed(
-        f"line {line} of {path.name} is no row to evaluate",
+        f"line {line} of {path.name} is not a row to evaluate",
         f"{path}:{line}",
         why,
         f"correct the line; one JSON object a line: {_FORM}",

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _SLICE_BYTES = 1 << 22
@@ -16,7 +16,15 @@ def of_bytes(data: bytes) -> str:
 def of_json(value: object) -> str:
     """Fingerprint of a JSON value, independent of key order and spacing."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return of_bytes(text.encode(errors="surrogatepass"))  # a path may hold bytes that are no text
+    return of_bytes(text.encode(errors="surrogatepass"))  # a path may hold bytes that are not text
+
+
+def of_parts(parts: Iterable[bytes]) -> str:
+    """Fingerprint of all parts together, as if they were one."""
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()[:16]
 
 
 def of_file(path: Path) -> str:
@@ -26,9 +34,10 @@ def of_file(path: Path) -> str:
 
 def of_files(paths: Iterable[Path]) -> str:
     """Fingerprint of several files' bytes in the given order."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with open(path, "rb") as file:
-            while data := file.read(_SLICE_BYTES):
-                digest.update(data)
-    return digest.hexdigest()[:16]
+    return of_parts(part for path in paths for part in _slices(path))
+
+
+def _slices(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while part := file.read(_SLICE_BYTES):
+            yield part

@@ -1,8 +1,11 @@
 """Records of JSON files as data comes: a record a line, or one list; plain, .gz or .xz. Knows no fields."""
 
+import errno
 import gzip
 import json
 import lzma
+import os
+import stat
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Mapping
@@ -10,7 +13,11 @@ from pathlib import Path
 from typing import IO, Any
 
 _OPENERS: Mapping[str, Any] = {".xz": lzma.open, ".gz": gzip.open}
-_DAMAGES = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
+_DAMAGES = (EOFError, OSError, lzma.LZMAError, zlib.error)
+# Far beyond any record; what is longer is not JSON lines, or would fill the memory before it is known to be useless.
+_MOST_LINE_BYTES = 64 << 20
+_MOST_LIST_BYTES = 2 << 30
+_MOST_BLANK_LINES = 10_000_000  # in a row: a small archive can hold thousands of millions
 
 
 class RecordBroken(ValueError):
@@ -30,32 +37,62 @@ def json_records(path: Path) -> Iterator[tuple[int, Any]]:
     one list, as ShareGPT comes, its entries with their numbers.
 
     Raises:
-        RecordBroken: no JSON, no UTF-8, JSON nested too deep, half of a surrogate pair, a damaged archive.
+        RecordBroken: not JSON, not UTF-8, nested too deep, half of a surrogate pair, too long, a damaged archive; also
+            a path that is not a regular file.
     """
-    number = 0
-    with _OPENERS.get(path.suffix, open)(path, "rb") as file:
-        try:
+    number = last = 0
+    try:
+        with open_regular(path) as raw, _OPENERS.get(path.suffix, _as_it_is)(raw) as file:
             if _is_list(file, path):
-                yield from enumerate(_json_of(file.read(), 1), start=1)
+                yield from enumerate(_json_of(_limited(file.read(_MOST_LIST_BYTES + 1), 1, _MOST_LIST_BYTES), 1), 1)
                 return
-            for number, line in enumerate(file, start=1):
+            while line := _limited(file.readline(_MOST_LINE_BYTES + 1), number + 1, _MOST_LINE_BYTES):
+                number += 1
                 if line.removeprefix(BOM_UTF8).strip():
                     yield number, _json_of(line, number)
-        except _DAMAGES as error:
-            raise RecordBroken(number + 1, error) from error
+                    last = number
+                elif number - last > _MOST_BLANK_LINES:
+                    raise RecordBroken(number, ValueError(f"{number - last} blank lines in a row"))
+    except _DAMAGES as error:
+        raise RecordBroken(number + 1, error) from error
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """The file under `path`, opened without waiting: `OSError` where it is a pipe, a device or a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path) -> bytes:
+    """All bytes of a file; `OSError` as `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
 
 
 def json_of(text: str) -> Any:
     """The value that `text` stands for.
 
     Raises:
-        ValueError: no JSON, or half of a surrogate pair in it, which is no text.
+        ValueError: not JSON, or with half of a surrogate pair in it, which is not text.
         RecursionError: it is nested too deep.
     """
     value = json.loads(text)
     if "\\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _as_it_is(file: IO[bytes]) -> IO[bytes]:
+    return file
+
+
+def _limited(data: bytes, number: int, most: int) -> bytes:
+    if len(data) > most:
+        raise RecordBroken(number, ValueError(f"it is longer than {most >> 20} MiB"))
+    return data
 
 
 def _is_list(file: IO[bytes], path: Path) -> bool:
@@ -67,7 +104,7 @@ def _is_list(file: IO[bytes], path: Path) -> bool:
 
 
 def _json_of(data: bytes, number: int) -> Any:
-    """The record of line `number`. Files with a byte order mark may have been joined: it is no part of any line."""
+    """The record of line `number`. A byte order mark is not part of it, wherever files that had one were joined."""
     try:
         return json_of(data.removeprefix(BOM_UTF8).decode())
     except (ValueError, RecursionError) as error:

@@ -7,27 +7,29 @@
     ROWS/held_out.jsonl     rows set aside (`num_held_out` > 0), as `records.eval_rows` describes; no row of
                             rows.safetensors has the prompt of one of them
 
-A token is supervised when the target wrote it: all behind the prompt, up to and with the token that closes the turn.
+A token is supervised when the target wrote it: all after the prompt, up to and with the token that closes the turn;
+none of an answer that its data switches off (`weight: 0`, `train: false`).
 """
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from eyas.errors import EyasError
+from eyas.records.json_lines import read_regular
 
 SCHEMA = "eyas.rows/1"
 # Raise when the rows made of the same input change.
-RULES = 5
+RULES = 6
 MANIFEST = "manifest.json"
 TENSORS = "rows.safetensors"
 HELD_OUT = "held_out.jsonl"
 
 
 class RowsUnreadable(EyasError):
-    """The folder is none that `eyas prepare` wrote, or it is damaged."""
+    """The folder was not written by `eyas prepare`, or it is damaged."""
 
     code = "rows-unreadable"
 
@@ -67,6 +69,8 @@ class RowsManifest:
         num_held_out: rows in held_out.jsonl.
         num_as_written: records whose rows are the very ids that the target wrote, not their text tokenised again.
         rules: by which the rows were made; 0 = before this was recorded.
+        lost: kind -> number of parts of kept records that their rows do not hold, or hold in another form.
+        content: fingerprint of token ids, mask and row starts; empty = before this was recorded.
     """
 
     fingerprint: str
@@ -84,6 +88,8 @@ class RowsManifest:
     num_held_out: int = 0
     num_as_written: int = 0
     rules: int = 0
+    lost: Mapping[str, int] = field(default_factory=dict)
+    content: str = ""
 
     def as_document(self) -> dict[str, Any]:
         """The manifest as a JSON object."""
@@ -95,7 +101,7 @@ def write_manifest(manifest: RowsManifest, folder: Path) -> None:
     (folder / MANIFEST).write_text(
         json.dumps(manifest.as_document(), indent=2, ensure_ascii=False) + "\n",
         encoding="utf-8",
-        errors="backslashreplace",  # of a data file's name that is no text
+        errors="backslashreplace",  # of a data file's name that is not text
     )
 
 
@@ -106,19 +112,20 @@ def read_manifest(folder: Path) -> RowsManifest:
         RowsUnreadable: there is none, it is of another schema, or fields are missing or of another kind.
     """
     try:
-        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        document = json.loads(read_regular(folder / MANIFEST))
         schema = document.pop("schema", None)
         if schema != SCHEMA:
             raise ValueError(f"schema is {schema!r}, wanted {SCHEMA!r}")
-        if not all(isinstance(document[name], dict) for name in ("options", "template_options", "dropped")):
-            raise ValueError("`options`, `template_options` or `dropped` is no object")
+        objects = {"options", "template_options", "dropped", "lost"} - ({"lost"} - document.keys())
+        if wrong := [name for name in sorted(objects) if not isinstance(document[name], dict)]:
+            raise ValueError(f"`{wrong[0]}` is not an object")
         sources = tuple(Source(**source) for source in document.pop("sources"))
         manifest = RowsManifest(sources=sources, notes=tuple(document.pop("notes")), **document)
         _require_kinds(manifest, *sources)
         return manifest
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RowsUnreadable(
-            f"{folder} is no folder of tokenised rows",
+            f"{folder} is not a folder of tokenised rows",
             str(folder / MANIFEST),
             f"{type(error).__name__}: {error}",
             "make one with `eyas prepare --target T --data F --out ROWS`",
@@ -127,9 +134,10 @@ def read_manifest(folder: Path) -> RowsManifest:
 
 def _require_kinds(*parts: RowsManifest | Source) -> None:
     for part in parts:
-        for field in fields(part):
-            value, kinds = getattr(part, field.name), {str: (str,), int: (int,), float: (float, int)}
-            if field.type in kinds and type(value) not in kinds[field.type]:
-                raise ValueError(f"`{field.name}` is {value!r}")
-        if isinstance(part, RowsManifest) and not all(type(count) is int for count in part.dropped.values()):
-            raise ValueError("`dropped` holds something else than whole numbers")
+        for known in fields(part):
+            value, kinds = getattr(part, known.name), {str: (str,), int: (int,), float: (float, int)}
+            if known.type in kinds and type(value) not in kinds[known.type]:
+                raise ValueError(f"`{known.name}` is {value!r}")
+        counts = (*part.dropped.values(), *part.lost.values()) if isinstance(part, RowsManifest) else ()
+        if not all(type(count) is int for count in counts):
+            raise ValueError("`dropped` or `lost` holds something other than whole numbers")

@@ -5,11 +5,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from eyas.contract.files.json_file import read_json_object
 from eyas.engine.batches.complete_prompts import BatchSettings, complete_prompts
 from eyas.engine.batches.generator import Request
 from eyas.errors import EyasError
-from eyas.models.chat_prompt import TokenizerUnloadable, load_tokenizer, prompt_ids, stop_ids_of
+from eyas.models.chat_prompt import TemplateFailed, TokenizerUnloadable, load_tokenizer, prompt_ids, stop_ids_of
 from eyas.models.placement import Placement
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records.eval_rows import EvalPrompt, EvalRow
@@ -24,8 +23,8 @@ class TokenizerUnusable(EyasError):
 
 def answer_prompts(
     folder: Path, placement: Placement, prompts: Sequence[EvalPrompt], max_new_tokens: int, talk: Talk
-) -> list[EvalRow]:
-    """Rows with the target's greedy continuation of each prompt under its chat template.
+) -> list[EvalRow | None]:
+    """Rows with the target's greedy continuation of each prompt under its chat template; None where it is refused.
 
     The target is loaded for this alone and let go afterwards.
 
@@ -37,19 +36,15 @@ def answer_prompts(
 
     Raises:
         TokenizerUnusable: no tokenizer, or one without a chat template.
-        TemplateFailed: the template refuses a prompt.
+        TemplateFailed: the template refuses every prompt.
         BatchMemoryTooSmall: the longest of them does not fit.
     """
     tokenizer = _tokenizer(folder)
-    stop_ids = stop_ids_of(folder) or _nested_stop_ids(folder)
+    stop_ids = stop_ids_of(folder)
+    rendered = _rendered(tokenizer, prompts, talk)
     requests = [
-        Request(
-            id=str(number),
-            prompt_ids=prompt_ids(tokenizer, prompt.messages, prompt.tools, f"row {prompt.id}"),
-            max_new_tokens=max_new_tokens,
-            stop_ids=stop_ids,
-        )
-        for number, prompt in enumerate(prompts)
+        Request(id=str(number), prompt_ids=ids, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
+        for number, ids in rendered.items()
     ]
     with TemporaryDirectory(prefix="eyas-answers-") as aside:
         found = complete_prompts(
@@ -62,20 +57,32 @@ def answer_prompts(
             settings=BatchSettings(),
             talk=talk,
         )
-    rows = []
-    for prompt, request in zip(prompts, requests, strict=True):
-        response = found[request.id].ids
+    rows: list[EvalRow | None] = []
+    for number, prompt in enumerate(prompts):
+        if number not in rendered:
+            rows.append(None)
+            continue
+        response = found[str(number)].ids
         if len(response) < 2:
             talk.note(f"row {prompt.id}: the target's answer is a single token; it has no round")
-        rows.append(EvalRow(id=prompt.id, set=prompt.set, prompt_ids=request.prompt_ids, response_ids=response))
+        rows.append(EvalRow(id=prompt.id, set=prompt.set, prompt_ids=rendered[number], response_ids=response))
     return rows
 
 
-def _nested_stop_ids(folder: Path) -> frozenset[int]:
-    # A wrapper's config keeps them with its text model.
-    nested = read_json_object(folder / "config.json").get("text_config")
-    stated = nested.get("eos_token_id") if isinstance(nested, dict) else None
-    return frozenset(i for i in (stated if isinstance(stated, list) else [stated]) if type(i) is int)
+def _rendered(tokenizer: Any, prompts: Sequence[EvalPrompt], talk: Talk) -> dict[int, tuple[int, ...]]:
+    """Token ids by the prompt's number; a prompt that the template refuses is left out and named."""
+    rendered, refused = dict[int, tuple[int, ...]](), list[TemplateFailed]()
+    for number, prompt in enumerate(prompts):
+        try:
+            rendered[number] = prompt_ids(tokenizer, prompt.messages, prompt.tools, f"row {prompt.id}")
+        except TemplateFailed as error:
+            refused.append(error)
+    if refused and not rendered:
+        raise refused[0]
+    if refused:
+        named = ", ".join(f"{error.where}: {error.why[:100]}" for error in refused[:3])
+        talk.note(f"{len(refused)} of {len(prompts)} prompts are left out, the chat template refuses them: {named}")
+    return rendered
 
 
 def _tokenizer(folder: Path) -> Any:

@@ -5,10 +5,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.decode.tree_shape import TreeShape
 from eyas.errors import EyasError
-
-_DEFAULT_DRAFT_TOKENS = 5
 
 
 class EvalConfigInvalid(EyasError):
@@ -21,11 +20,11 @@ class EvalConfigInvalid(EyasError):
 class ReplayConfig:
     """How to replay a draft: what `eyas eval` and `eyas infer` share."""
 
-    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = _DEFAULT_DRAFT_TOKENS
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = DEFAULT_DRAFT_TOKENS
     """Drafts per verify pass, K, the bonus token excluded (1 - 32)."""
 
     max_rows: int | None = None
-    """Use only the first so many rows of all files together."""
+    """Use only the first N rows of all files together."""
 
     max_new_tokens: int = 256
     """Longest answer, in tokens, where the data holds prompts only and the target has to answer them first."""
@@ -73,12 +72,12 @@ class EvalConfig(ReplayConfig):
         return [
             *ReplayConfig._rules(self),
             (
-                shape is None or drafts in (_DEFAULT_DRAFT_TOKENS, shape.depth),
+                shape is None or drafts in (DEFAULT_DRAFT_TOKENS, shape.depth),
                 f"-k {drafts} beside --tree: the depth is the tree's",
             ),
             (
                 self.batch_tokens is None or self.batch_tokens >= 1,
-                f"--batch-tokens is {self.batch_tokens}, wanted 1 up",
+                f"--batch-tokens is {self.batch_tokens}, wanted at least 1",
             ),
         ]
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
+from eyas import __version__
 from eyas.contract.spec.target_spec import read_target
 from eyas.decode.repetition import REPETITIVE, repetition_share
 from eyas.models.draft import Eagle3Draft
@@ -68,7 +69,7 @@ def record_of(done: Replayed, config: EvalConfig) -> EvalRecord:
             "device": str(done.draft.fc.weight.device),
             "threads": torch.get_num_threads(),
             "seconds": round(done.seconds, 2),
-            "versions": {name: version(name) for name in ("eyas", "torch", "transformers")},
+            "versions": {"eyas": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
         },
         notes=[*done.notes, *more],
     )

@@ -71,7 +71,7 @@ def evaluate(
     """
     started, placement, keep = time.monotonic(), prepare(config), keep or Keep()
     data = found_files(data, talk)
-    read = read_eval_rows(data, config.max_rows)
+    read = read_eval_rows(data, config.max_rows, talk=talk)
     notes = [*_dtype_notes(config), *answer_notes(read, None if keep.rows else "--save-rows FILE")]
     for note in notes:
         talk.note(note)
@@ -212,13 +212,14 @@ def answer_notes(read: Sequence[EvalRow | EvalPrompt], keeps: str | None) -> lis
 def answered(
     read: Sequence[EvalRow | EvalPrompt], folder: Path, placement: Placement, config: ReplayConfig, talk: Talk
 ) -> list[EvalRow]:
-    """The rows as read, prompts replaced by rows with the answers of the target in `folder`."""
+    """The rows as read, prompts replaced by rows with the answers of the target in `folder`; without those refused."""
     prompts = [row for row in read if isinstance(row, EvalPrompt)]
     if not prompts:
         return [row for row in read if isinstance(row, EvalRow)]
     talk.line(f"the target answers {len(prompts)} prompts, at most {config.max_new_tokens} tokens each")
     answers = iter(answer_prompts(folder, placement, prompts, config.max_new_tokens, talk))
-    return [next(answers) if isinstance(row, EvalPrompt) else row for row in read]
+    rows = [next(answers) if isinstance(row, EvalPrompt) else row for row in read]
+    return [row for row in rows if row is not None]
 
 
 def _replay(

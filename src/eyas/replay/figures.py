@@ -32,6 +32,7 @@ def figures_by_set(rows: Sequence[RowResult], num_draft_tokens: int) -> dict[str
 
 
 _NOTHING = 1.005  # shown as 1.00
+_NEARLY_NOTHING = 1.3
 
 
 def is_nothing_accepted(figures: Figures) -> bool:
@@ -45,6 +46,18 @@ def nothing_accepted(figures: Figures, causes: str) -> str:
         f"nothing is accepted: accept length {figures.accept_length:.2f} over {figures.rounds} rounds, so this draft"
         f" speeds nothing up. Likely: {causes}; docs/training.md, 'When nothing is accepted'"
     )
+
+
+def meaning(accept_length: float | None, num_draft_tokens: int) -> str:
+    """What an accept length says of a draft, for a reader who has seen few of them; empty without a round."""
+    if accept_length is None:
+        return ""
+    said = f"accept length {accept_length:.2f} of at most {num_draft_tokens + 1}"
+    grades = ((_NEARLY_NOTHING, "nearly nothing is accepted"), (1.6, "few drafts are accepted"), (2.0, "a weak draft"))
+    grade = next((words for limit, words in grades if accept_length < limit), "as healthy drafts have it")
+    if num_draft_tokens < 3:  # too few to compare with published figures
+        return f"{said}: {grade}" if accept_length < _NEARLY_NOTHING else said
+    return f"{said}: {grade}; healthy drafts reach 2 - 3.5 at K = 3 - 5"
 
 
 _PIECE = 16  # tokens

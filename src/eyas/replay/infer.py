@@ -156,7 +156,7 @@ def infer_with_target(
     draft_path: Path, target_folder: Path, data: Sequence[Path], config: ReplayConfig, talk: Talk
 ) -> InferRecord:
     """The readings of a draft (`replay.infer`) on the target's own text; the target runs once."""
-    placement, read = prepare(config), read_eval_rows(found_files(data, talk), config.max_rows)
+    placement, read = prepare(config), read_eval_rows(found_files(data, talk), config.max_rows, talk=talk)
     for note in answer_notes(read, "`eyas eval DRAFT --save-rows FILE`"):
         talk.note(note)
     open_draft(draft_path, read_target(target_folder))  # what is wrong with it is said before the target writes

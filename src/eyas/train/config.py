@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.errors import EyasError
 
 LossName = Literal["kl", "ce", "tv", "lk"]
@@ -123,7 +124,7 @@ class TrainConfig:
     """Optimiser steps between replays of the held-out rows, 0 = never; by default about ten replays a run."""
     held_out_rows: Annotated[int, Parameter(group=CHECKS)] = 64
     """Number of held-out rows that are replayed, from the start of the file, 1 … 100000."""
-    held_out_draft_tokens: Annotated[int, Parameter(group=CHECKS)] = 5
+    held_out_draft_tokens: Annotated[int, Parameter(group=CHECKS)] = DEFAULT_DRAFT_TOKENS
     """Drafts per verify pass in these replays, 1 … 16."""
     keep: Annotated[Literal["best", "last"], Parameter(group=CHECKS)] = "best"
     """Which draft is written: the one with the largest accept length on the held-out rows, or the last."""

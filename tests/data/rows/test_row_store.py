@@ -104,7 +104,7 @@ def test_another_schema_and_no_folder_are_told_apart_from_rows(tmp_path: Path):
     document = json.loads((tmp_path / MANIFEST).read_text())
     for change in ({"options": [1]}, {"template_options": None}, {"dropped": 3}):
         (tmp_path / MANIFEST).write_text(json.dumps(document | change))
-        with pytest.raises(RowsUnreadable, match="is no object"):
+        with pytest.raises(RowsUnreadable, match="is not an object"):
             read_manifest(tmp_path)
     source = {"name": "d", "fingerprint": "f", "num_records": 1}
     for change, why in (

@@ -49,7 +49,7 @@ def test_an_unknown_name_is_told_with_the_nearest_alias(tmp_path: Path, name, do
 
 def test_a_hub_id_offline_is_a_missing_environment_not_a_traceback(tmp_path: Path):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
-    arguments = ["prepare", "--target", "nobody/nothing", "--data", "x", "--out", "y"]
+    arguments = ["prepare", "--target", "nobody/nothing", "--self-chat", "3", "--out", "y"]
     done = subprocess.run(
         [sys.executable, "-m", "eyas", *arguments], env=environment, capture_output=True, text=True, check=False
     )

@@ -14,6 +14,7 @@ from eyas.contract.files.read_checkpoint import require_checkpoint
 from eyas.errors import EyasError
 from eyas.records.eval_rows import files_of
 from eyas.replay.eval_config import EvalConfig
+from eyas.replay.figures import meaning
 from eyas.talk import say_loading
 
 _DEFAULT = EvalConfig()
@@ -24,7 +25,7 @@ TargetChoice = Annotated[
 
 
 class EvalWantsOneSource(EyasError):
-    """Neither a target nor a probe pack was named, or both, or data beside a pack."""
+    """Neither a target nor a probe pack was named, or both were, or data beside a pack."""
 
     code = "eval-wants-one-source"
 
@@ -55,8 +56,9 @@ def eval_(
         A probe pack instead of target and data: the target's states over its own texts, made with --write-probe.
     data
         JSONL files: the target's own greedy answers as `prompt_ids` and `response_ids`, or prompts as `messages` or
-        `turns`, which the target answers first (answers in `messages` are not used: nobody knows whose they are). Of a
-        folder made by `eyas prepare`, its held-out rows. Default: the 16 rows that ship with eyas, by smollm2-135m.
+        `turns`, or any form that `eyas prepare` reads, which the target answers first (answers in the data are ignored:
+        their origin is unknown). Of a folder made by `eyas prepare`, its held-out rows. Default: the 16 rows that ship
+        with eyas, by smollm2-135m.
     save_rows
         Write the rows with the target's answers here (JSONL), so that the next run need not generate them.
     write_probe
@@ -125,6 +127,7 @@ def render(document: Mapping[str, Any]) -> str:
     conditional = " ".join(_share(p) for p in document["per_position_conditional"])
     lines.append(f"each {at} given that all before it were accepted: {conditional}")
     lines += _without_repetition(document)
+    lines += filter(None, [meaning(document["accept_length"], k)])
     return "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit, use_colour
-from eyas.cli.target_option import TargetName, target_folder
+from eyas.cli.target_option import TargetName, target_folder, target_headers
 from eyas.cli.terminal import Terminal
 from eyas.data.prepare_config import DATA, OUTPUT, PrepareConfig
 from eyas.data.writing.writing_config import WritingConfig
@@ -40,7 +40,7 @@ def prepare(
 
     A draft learns best from what its own target writes. With --regenerate the target answers the user turns of --data
     itself; with --self-chat N it writes the user turns, too. Both are kept beside the rows (OUT.regenerated,
-    OUT.self-chat), go on where they were killed, and can be used with --data again.
+    OUT.self-chat), resume where they were killed, and can be used with --data again.
 
     Parameters
     ----------
@@ -48,7 +48,8 @@ def prepare(
         Folder for the rows; written aside and renamed.
     data
         JSONL files (also .gz, .xz), parquet or arrow files, or folders of them; one record a conversation, as
-        {"messages": [{"role": ..., "content": ...}]} or ShareGPT's {"conversations": [{"from": ..., "value": ...}]}.
+        {"messages": [{"role": ..., "content": ...}]} or ShareGPT's {"conversations": [{"from": ..., "value": ...}]},
+        or a server's log {"request": ..., "response": ...}. Answers with `weight: 0` or `train: false` are not learned.
         FILE:2 takes each of its rows twice, FILE:0.5 half of them.
     exclude
         Files of prompts that must not be learned (benchmarks): conversations that share 8 words in a row with a user
@@ -68,7 +69,7 @@ def prepare(
     from eyas.data.prepare import prepare as prepare_rows
 
     done = prepare_rows(
-        target_folder(target, talk),
+        _folder(target, talk, needs_weights=writing.writes),
         data or [],
         out,
         config,
@@ -88,6 +89,14 @@ def prepare(
     return emit(document, _text(done, dry_run=dry_run, colour=use_colour()), json=json)
 
 
+def _folder(name: str, talk: Terminal, *, needs_weights: bool) -> Path:
+    """The target's folder: config and tokenizer are enough where the target writes nothing."""
+    found = None if needs_weights else target_headers(name, talk)
+    if found is None:
+        return target_folder(name, talk)
+    return found.parent if found.is_file() else found
+
+
 def _text(done: "Prepared", *, dry_run: bool, colour: bool) -> str:
     manifest, lines = done.manifest, []
     if done.example:
@@ -98,10 +107,11 @@ def _text(done: "Prepared", *, dry_run: bool, colour: bool) -> str:
         f"{manifest.num_rows} rows, {manifest.num_tokens} tokens, {manifest.num_supervised} supervised ({share:.0%}),"
         f" longest {manifest.longest}"
     )
-    for reason, count in sorted(manifest.dropped.items()):
-        first = f" (first: {done.first[reason]})" if reason in done.first else ""
-        lines.append(f"  left out or cut: {count} × {reason}{_printable(first)}")
-    if not manifest.dropped:
+    for label, counts in (("left out or cut", manifest.dropped), ("not in the rows as given", manifest.lost)):
+        for reason, count in sorted(counts.items()):
+            first = f" (first: {done.first[reason]})" if reason in done.first else ""
+            lines.append(f"  {label}: {count} × {_printable(reason + first)}")
+    if not manifest.dropped and not manifest.lost:
         lines.append("  nothing left out")
     if len(manifest.sources) > 1 or any(source.weight != 1 for source in manifest.sources):
         lines += [

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.data.text.tokenise import TokenRow
+from eyas.records import fingerprint
 from eyas.records.rows import MANIFEST, TENSORS, RowsManifest, RowsUnreadable, read_manifest
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_SLICE = 1 << 22  # entries
 
 
 class RowWriter:
@@ -105,6 +108,11 @@ class RowArrays:
             lines=self.lines[rows],
         )
 
+    @property
+    def content(self) -> str:
+        """Fingerprint of the rows; see `content_print`."""
+        return content_print(self.token_ids, self.is_supervised, self.starts)
+
     def write(self, folder: Path) -> None:
         """Write `rows.safetensors` into a folder that is still aside: 3 bytes a token where ids fit 16 bits, else 5."""
         import numpy as np
@@ -122,6 +130,17 @@ class RowArrays:
         (folder / TENSORS).chmod(0o644)  # safetensors makes it readable by the owner only
 
 
+def content_print(ids: "NDArray[np.integer[Any]]", supervised: "NDArray[np.bool_]", starts: "NDArray[np.int64]") -> str:
+    """Fingerprint of what is learned: ids, mask and where rows begin, however wide the ids are stored."""
+    import numpy as np
+
+    return fingerprint.of_parts(
+        array[at : at + _SLICE].astype(dtype).tobytes()
+        for array, dtype in ((ids, np.int32), (supervised, np.bool_), (starts, np.int64))
+        for at in range(0, len(array), _SLICE)
+    )
+
+
 class Rows:
     """The rows of a folder, in memory.
 
@@ -136,7 +155,7 @@ class Rows:
         self.folder = folder
         self.manifest: RowsManifest = read_manifest(folder)
         if not (folder / TENSORS).is_file():  # a pipe would be waited for
-            raise _damaged(folder, "it is not there, or no file")
+            raise _damaged(folder, "it is not there, or not a regular file")
         try:
             tensors = load_file(folder / TENSORS)
             self._ids: NDArray[np.integer[Any]] = tensors["token_ids"]
@@ -144,14 +163,17 @@ class Rows:
             self._starts: NDArray[np.int64] = tensors["row_starts"]
         except (OSError, KeyError, SafetensorError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error
-        reason = _why_no_rows(self._ids, self._supervised, self._starts)
+        arrays, stated = (self._ids, self._supervised, self._starts), self.manifest.content
+        reason = _why_no_rows(*arrays)
+        if reason is None and stated and content_print(*arrays) != stated:
+            reason = f"token ids or mask are not those that {MANIFEST} was written for"
         if reason is not None:
             raise _damaged(folder, reason)
         counted = (len(self._starts) - 1, len(self._ids), int(self._supervised.sum()))
-        stated = (self.manifest.num_rows, self.manifest.num_tokens, self.manifest.num_supervised)
+        wanted = (self.manifest.num_rows, self.manifest.num_tokens, self.manifest.num_supervised)
         longest = int((self._starts[1:] - self._starts[:-1]).max(initial=0))
-        if counted != stated:
-            raise _damaged(folder, f"{MANIFEST} says {stated} rows, tokens, supervised tokens; {TENSORS} has {counted}")
+        if counted != wanted:
+            raise _damaged(folder, f"{MANIFEST} says {wanted} rows, tokens, supervised tokens; {TENSORS} has {counted}")
         if self.manifest.longest != longest:
             raise _damaged(folder, f"{MANIFEST} says {self.manifest.longest} tokens at most; {TENSORS} has {longest}")
 
@@ -172,7 +194,7 @@ class Rows:
         return int(self._starts[index + 1] - self._starts[index])
 
     def require_within(self, vocab_size: int) -> None:
-        """Raise `RowsUnreadable` where a token id is none of the `vocab_size` that the target has."""
+        """Raise `RowsUnreadable` where a token id is not below `vocab_size`."""
         highest = int(self._ids.max(initial=0))
         if highest >= vocab_size:
             raise _damaged(self.folder, f"it holds the token id {highest}; the target has {vocab_size}")

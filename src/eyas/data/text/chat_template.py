@@ -3,20 +3,21 @@
 The boundaries come from the template itself: the rendering of all turns before an answer, with the generation prompt,
 is what the target reads; what the full rendering has after it, up to the token that closes the turn, is what it has to
 write: also what a template puts before the answer's own words (a channel, a line feed, think tags). Nothing is searched
-by patterns, so a template without `{% generation %}` tags works, and one that rewrites earlier turns is noticed.
+by patterns, so a template without `{% generation %}` tags works, and one that rewrites earlier turns is noticed. An
+answer that its data switches off (`weight: 0`) is read like a prompt.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from itertools import groupby
 from typing import Any, Protocol
 
 from eyas.errors import EyasError
-from eyas.models.chat_prompt import refusals, rendered, require_prompt_text
-from eyas.records.conversation import Conversation
+from eyas.models.chat_prompt import ends_within, refusals, rendered, require_prompt_text
+from eyas.records.conversation import Conversation, is_learned
 
 
 class TemplateUnstable(EyasError):
@@ -33,11 +34,12 @@ class TemplateRewritesAnswer(EyasError):
 
 _SPLIT = "use `--turns split`: one row for each answer, with the prompt as the target would read it"
 _REGENERATE = (
-    "the prompt ends with what the finished turn lacks, so no text says what the target writes behind it: use"
+    "the prompt ends with what the finished turn lacks, so no text says what the target writes after it: use"
     " `--regenerate`, which keeps its very tokens, or the `--template-options` with which the answers were written"
 )
 
 
+_MANY_SECONDS = 30.0  # for a thousand conversations at once; then they are rendered one by one
 _TODAY = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 
 
@@ -86,8 +88,10 @@ class ChatTemplate:
         self.inserted = Counter[str]()
 
     def fix_day(self, day: date) -> bool:
-        """Let a template that writes today's date (gpt-oss, Llama 3.2) write `day` from now on: what is begun today and
-        goes on tomorrow reads one and the same prompt. Whether it writes any; the first day stays."""
+        """Freeze the date that a template writes (gpt-oss, Llama 3.2), so that a resumed run sees the same prompt.
+
+        Returns whether it writes a date. A date once frozen stays.
+        """
         template = self._tokenizer.chat_template
         if not isinstance(template, str):
             return False
@@ -123,14 +127,15 @@ class ChatTemplate:
         jobs = list(zip(conversations, lengths, strict=True))
         for same_tools in _runs_of_one_tools(jobs):
             try:
-                some = self._tokenizer.apply_chat_template(
-                    [[dict(message) for message in c.messages[:length]] for c, length in same_tools],
-                    tools=same_tools[0][0].tools,
-                    tokenize=False,
-                    add_generation_prompt=for_generation,
-                    **self._options,
-                )
-            except refusals():  # rendering one by one finds whose it is and says so
+                with ends_within(_MANY_SECONDS):
+                    some = self._tokenizer.apply_chat_template(
+                        [[dict(message) for message in c.messages[:length]] for c, length in same_tools],
+                        tools=same_tools[0][0].tools,
+                        tokenize=False,
+                        add_generation_prompt=for_generation,
+                        **self._options,
+                    )
+            except refusals():  # rendering one by one finds the record and names it
                 some = [self.render(c, length, for_generation=for_generation) for c, length in same_tools]
             for text, (c, _) in zip(some, same_tools, strict=True):
                 require_prompt_text(text, (c.messages, c.tools), _where(c))
@@ -138,10 +143,10 @@ class ChatTemplate:
         return texts
 
     def segments(self, conversation: Conversation) -> list[Segment]:
-        """The whole conversation up to its last answer, all answers supervised.
+        """The whole conversation up to its last answer, all answers supervised but those that are switched off.
 
         Raises:
-            TemplateUnstable: an earlier rendering is no prefix of a later one.
+            TemplateUnstable: an earlier rendering is not a prefix of a later one.
             TemplateRewritesAnswer: an answer's text does not occur after its prompt.
         """
         return self.segments_many([conversation])[0]
@@ -165,22 +170,16 @@ class ChatTemplate:
             self._require_prefix(prompt, full, conversation, turn, _REGENERATE)
             is_cut = turn == turns[-1] and not conversation.is_finished
             answer = self._answer(full[len(prompt) :], conversation, turn, is_cut=is_cut)
-            segments.append(Segment(answer, True))
+            segments.append(Segment(answer, is_learned(conversation.messages[turn])))
             done = prompt + answer
         return [segment for segment in segments if segment.text]
 
     def segments_by_turn(self, conversation: Conversation) -> list[list[Segment]]:
-        """One list per answer: its prompt as the target would read it, then the answer alone supervised."""
-        rows = []
-        for turn in self.answer_turns(conversation):
-            is_last = turn == self.answer_turns(conversation)[-1]
-            part = Conversation(
-                messages=conversation.messages[: turn + 1],
-                source=conversation.source,
-                line=conversation.line,
-                is_finished=conversation.is_finished or not is_last,
-                tools=conversation.tools,
-            )
+        """One list per answer to learn: its prompt as the target would read it, then the answer alone supervised."""
+        rows, turns = [], self.answer_turns(conversation)
+        for turn in (turn for turn in turns if is_learned(conversation.messages[turn])):
+            is_finished = conversation.is_finished or turn != turns[-1]
+            part = replace(conversation, messages=conversation.messages[: turn + 1], is_finished=is_finished)
             prompt = self.render(part, turn, for_generation=True)
             full = self.render(part, turn + 1)
             self._require_prefix(prompt, full, conversation, turn, _REGENERATE)
@@ -194,7 +193,7 @@ class ChatTemplate:
         return [turn for turn, message in enumerate(conversation.messages) if message["role"] == "assistant"]
 
     def _answer(self, text: str, conversation: Conversation, turn: int, *, is_cut: bool) -> str:
-        """What the target wrote of `text`, which is all behind the prompt: up to and with the closing token.
+        """What the target wrote of `text`, which is all after the prompt: up to and with the closing token.
 
         The rest belongs to the next turn.
         """
@@ -226,8 +225,8 @@ class ChatTemplate:
         return text[:end]
 
     def _place(self, text: str, content: str) -> int:
-        """Where `content` begins: where a turn is closed behind it, for it may occur in what a template inserts (an "n"
-        in think tags); where none is closed at the end of `text`, else at its first place; -1 where there is none."""
+        """Where `content` begins, -1 where it does not occur: the last place after which a turn is closed (an "n" may
+        also occur in inserted think tags); without such a place, the end of `text` or the first one."""
         place = text.rfind(content)
         while place >= 0:
             if self._closing_length(text[place + len(content) :]):
@@ -236,7 +235,7 @@ class ChatTemplate:
         return text.rfind(content) if text.rstrip().endswith(content.rstrip()) else text.find(content)
 
     def _closing_length(self, rest: str) -> int:
-        """Characters up to and with the closing token, if it is the next thing but for white space; and with the stop
+        """Characters up to and with the closing token, if nothing but white space stands before it; and with the stop
         token, if that follows at once (Cohere's `<|END_RESPONSE|><|END_OF_TURN_TOKEN|>`)."""
         begun = rest.lstrip()
         token = self._token_at(begun)
@@ -250,7 +249,7 @@ class ChatTemplate:
         return len(rest) - len(begun) + end
 
     def _token_at(self, text: str) -> str:
-        """The closing token that `text` begins with; empty where there is none."""
+        """The closing token that `text` begins with; empty without one."""
         return next((token for token in self._closing if text.startswith(token)), "")
 
     def _last_closing(self, text: str) -> int:
@@ -258,7 +257,7 @@ class ChatTemplate:
 
     @staticmethod
     def _require_calls(text: str, message: Mapping[str, Any], where: str) -> None:
-        """A template that knows no tools would leave an empty answer, from which a draft learns to end at once."""
+        """A template without tools would leave an empty answer, from which a draft learns to end at once."""
         rest = text
         for key in ("content", "reasoning_content", "thinking"):  # where the function may be spoken of
             rest = rest.replace(str(message.get(key) or "").strip() or "\0", "")
@@ -268,7 +267,7 @@ class ChatTemplate:
                     "the chat template leaves out a call of an answer",
                     where,
                     f"the data calls {name}, but the turn is rendered as {text[:60]!r}",
-                    "leave conversations with `tool_calls` out: this target is not given tools in this form",
+                    "leave out conversations with `tool_calls`: this target's template does not take them",
                 )
 
     @staticmethod
@@ -281,7 +280,7 @@ class ChatTemplate:
         raise TemplateUnstable(
             "the chat template renders earlier turns differently once a later one is there",
             f"{_where(conversation)}, turn {turn + 1}",
-            f"{prefix[same : same + 40]!r} became {text[same : same + 40]!r}: no mask over the whole would be exact",
+            f"{prefix[same : same + 40]!r} became {text[same : same + 40]!r}: a mask over the whole would not be exact",
             do,
         )
 

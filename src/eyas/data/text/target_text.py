@@ -1,11 +1,10 @@
-"""What the data stage needs of a target's folder: its tokenizer, chat template and closing tokens. No weights."""
+"""What the data stage needs of a target's folder: tokenizer, chat template and closing tokens; never weights."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.contract.files.json_file import read_json_object
 from eyas.contract.spec.target_spec import read_target
 from eyas.data.text.chat_template import ChatTemplate, Tokenizer
 from eyas.errors import EyasError
@@ -53,12 +52,14 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
         raise TemplateMissing(
             "the target has no chat template",
             str(folder),
-            "without it nobody knows how a conversation becomes the text that the target reads",
+            "without a chat template, conversations cannot be rendered for this target",
             "put chat_template.jinja beside its tokenizer.json",
         )
-    closing = (*tokenizer.all_special_tokens, *_end_tokens(folder, tokenizer))
     end_ids = stop_ids_of(folder)
     stops = [tokenizer.convert_ids_to_tokens(i) for i in end_ids if 0 <= i < len(tokenizer)]
+    # All tokens that are marked special: some close a turn only.
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    closing = (*tokenizer.all_special_tokens, *special, *stops)
     hashes = spec.tokenizer_hash or "unknown", spec.template_hash or "unknown"
     return TargetText(
         tokenizer=tokenizer,
@@ -69,12 +70,3 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
         closing=closing,
         end_ids=end_ids,
     )
-
-
-def _end_tokens(folder: Path, tokenizer: Any) -> list[str]:
-    """The tokens at which generation stops, and all others that are marked special (some close a turn only)."""
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    path = folder / "generation_config.json"
-    ids = read_json_object(path).get("eos_token_id") if path.exists() else None
-    listed = [i for i in (ids if isinstance(ids, list) else [ids]) if type(i) is int and 0 <= i < len(tokenizer)]
-    return [*special, *(tokenizer.convert_ids_to_tokens(i) for i in listed)]

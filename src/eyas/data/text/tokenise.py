@@ -97,7 +97,7 @@ def tokenise_many(rows: Sequence[Sequence[Segment]], tokenizer: Tokenizer, where
 
 
 def _require_same(normal: str, text: str, decoded: str, where: str) -> None:
-    """`normal` is the text as the tokenizer takes it, on every server, too."""
+    """`normal` is the text as the tokenizer takes it, here and on every server."""
     if decoded == normal:
         return
     common = min(len(decoded), len(text))
@@ -115,7 +115,7 @@ def _require_text(text: str, where: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise TokensNotText(
-            "half of a surrogate pair is no text, and no token stands for it",
+            "half of a surrogate pair is not text, and no token stands for it",
             where,
             str(error),
             "remove the record, or write the character whole",

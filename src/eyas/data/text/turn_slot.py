@@ -1,7 +1,7 @@
-"""Where somebody's words begin and end in a chat template, so that a model can be asked to write them."""
+"""Where a turn's words begin and end in a chat template, so that a model can be asked to write them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from eyas.data.text.target_text import TargetText
 from eyas.errors import EyasError
@@ -39,12 +39,7 @@ def user_slots(text: TargetText, conversations: Sequence[Conversation]) -> list[
     Raises:
         UserSlotUnclear: the template leaves the user's words out, repeats them, or closes their turn with nothing.
     """
-    marked = [
-        Conversation(
-            messages=[*c.messages, {"role": "user", "content": _MARK}], source=c.source, line=c.line, tools=c.tools
-        )
-        for c in conversations
-    ]
+    marked = [replace(c, messages=[*c.messages, {"role": "user", "content": _MARK}]) for c in conversations]
     return [_slot(rendered, text) for rendered in text.template.render_many(marked, [len(c.messages) for c in marked])]
 
 
@@ -62,11 +57,11 @@ def answer_end(text: TargetText) -> frozenset[int]:
 def _slot(rendered: str, text: TargetText) -> UserSlot:
     before, mark, after = rendered.partition(_MARK)
     if not mark or _MARK in after:
-        raise _unclear(f"a user's words stand in the rendered text {rendered.count(_MARK)} times")
+        raise _unclear(f"the rendered text holds a user's words {rendered.count(_MARK)} times")
     after = after.strip()
     token = _token_at(after, text)
     if token is None and not after:
-        raise _unclear("nothing closes a user turn: a target would not know where to end it")
+        raise _unclear("nothing closes a user turn, so a target would not know where to end it")
     return UserSlot(before=before, end_id=token[1] if token else None, end_text=token[0] if token else after)
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.errors import EyasError
 from eyas.talk import counted
 
@@ -31,7 +32,7 @@ def refuse_where(*rules: tuple[str, bool]) -> None:
 class ServeOptions:
     """How to serve a target with a draft."""
 
-    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 3
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = DEFAULT_DRAFT_TOKENS
     """Drafts per verify pass along one path (K, bonus excluded), >= 1."""
 
     topk: int = 1
