@@ -37,3 +37,40 @@ def test_one_engine_alone(capsys):
     main(["engines", "--engine", "vllm"])
 
     assert "LlamaForCausalLMEagle3\n" not in capsys.readouterr().out
+
+
+def test_what_changed_between_two_releases_is_told_part_by_part(capsys):
+    assert main(["engines", "--diff", "sglang==0.5.9", "sglang==0.5.23"]) == 0
+
+    text = capsys.readouterr().out
+    assert "renames: () -> (('midlayer', 'layers.0')" in text
+    assert "KimiK25ForConditionalGeneration: absent -> ids first-is-1" in text
+    assert "  + --cuda-graph-max-bs-decode" in text
+    assert "  - --cuda-graph-max-bs\n" in text
+    assert "transformers: 4.57.1 -> 5.19.0" in text
+
+
+def test_the_difference_is_one_json_object_and_reads_backwards_as_forwards(capsys):
+    found = []
+    for pair in (["vllm==0.25.1", "vllm==0.33.0"], ["vllm==0.33.0", "vllm==0.25.1"]):
+        assert main(["engines", "--json", "--diff", *pair]) == 0
+        found.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+
+    forth, back = found
+    assert (forth["schema"], forth["from"], forth["to"]) == ("eyas.engines-diff/1", "vllm==0.25.1", "vllm==0.33.0")
+    assert any(row["field"] == "map_when_full" and row["to"] is False for row in forth["rules"])
+    assert forth["flags"]["added"] == back["flags"]["gone"]
+    assert {row["architecture"] for row in forth["targets"]} == {row["architecture"] for row in back["targets"]}
+    assert any("does not lengthen" in line for line in forth["launch"]["gone"])
+
+
+def test_a_version_differs_in_nothing_from_itself(capsys):
+    assert main(["engines", "--diff", "sglang==0.5.23", "sglang==0.5.23.post1"]) == 0
+
+    assert "nothing that eyas knows of changed" in capsys.readouterr().out
+
+
+def test_two_engines_are_not_compared(capsys):
+    assert main(["engines", "--diff", "sglang==0.5.23", "vllm==0.33.0"]) == 2
+
+    assert "different engines" in capsys.readouterr().err
