@@ -3,6 +3,7 @@ from math import inf, nan
 import pytest
 
 from eyas.train.config import (
+    DraftShape,
     TrainConfig,
     TrainConfigInvalid,
     batch_tokens_for,
@@ -65,6 +66,14 @@ def test_what_is_no_finite_number_is_refused(name, value):
         ({"seed": 99999999999999999999999}, "--seed is 99999999999999999999999, wanted 0 … 4294967295"),
         ({"seed": -1}, "--seed is -1, wanted 0 … 4294967295"),
         ({"steps": 999_999_999_999}, "--steps is 999999999999, wanted 1 … 1000000"),
+        ({"tokens": 10**30}, f"--tokens is {10**30}, wanted 1 … {10**15}"),
+        ({"epochs": 10**30}, f"--epochs is {10**30}, wanted 1 … 1000000"),
+        ({"batch_tokens": 2**63}, f"--batch-tokens is {2**63}, wanted 1 … {10**15}"),
+        ({"micro_batch_tokens": 10**400}, f"--micro-batch-tokens is {10**400}, wanted 1 … {10**15}"),
+        (
+            {"shape": DraftShape(intermediate_size=2**63 - 1)},
+            f"--intermediate-size is {2**63 - 1}, wanted 1 … {2**20}",
+        ),
         ({"aux_boundaries": (2, 4)}, "--aux-boundaries is 2 4, wanted 3 of them"),
         ({"aux_boundaries": ()}, "--aux-boundaries is , wanted 3 of them"),
         ({"aux_boundaries": (4, 2, 5)}, "--aux-boundaries is 4 2 5, wanted 1 or more, increasing"),

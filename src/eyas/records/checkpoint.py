@@ -26,6 +26,7 @@ class CheckpointState:
         step: optimiser steps done.
         num_tokens: training tokens seen.
         run: what decides the run, name -> value or fingerprint; a rerun must agree in all of them.
+        fingerprints: path in the folder -> fingerprint of that file; empty where an older eyas wrote it.
         wandb_runs: project of wandb -> id of the run that was reported there.
     """
 
@@ -33,6 +34,7 @@ class CheckpointState:
     num_tokens: int
     run: Mapping[str, Any]
     wandb_runs: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     def as_document(self) -> dict[str, Any]:
         """The state as a JSON object."""

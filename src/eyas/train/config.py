@@ -32,6 +32,8 @@ _MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
 _MAX_PROCESSES = 64
 _NUM_BOUNDARIES = 3
 _MAX_LAYERS = 8  # of a draft
+_MAX_WIDTH = 1 << 20  # of its MLP
+_MAX_COUNT = 10**15  # tokens: of a run, a step or a micro-batch
 
 
 class TrainConfigInvalid(EyasError):
@@ -67,7 +69,7 @@ class DraftShape:
         width = self.intermediate_size
         wanted = [
             (1 <= self.num_layers <= _MAX_LAYERS, _unwanted("num_layers", self.num_layers, f"1 … {_MAX_LAYERS}")),
-            (width is None or width >= 1, _unwanted("intermediate_size", width, "1 or more")),
+            (width is None or 1 <= width <= _MAX_WIDTH, _unwanted("intermediate_size", width, f"1 … {_MAX_WIDTH}")),
             (not self.qk_norm or self.attention == "gqa", f"--qk-norm beside --attention {self.attention}: only gqa"),
         ]
         return [text for is_fine, text in wanted if not is_fine]
@@ -250,10 +252,14 @@ def _problems(config: TrainConfig) -> list[str]:
     ]
     ranges = [
         (config.steps is None or 1 <= config.steps <= MAX_STEPS, "steps", f"1 … {MAX_STEPS}"),
-        (config.tokens is None or config.tokens >= 1, "tokens", "1 or more"),
-        (config.epochs >= 1, "epochs", "1 or more"),
-        (config.batch_tokens is None or config.batch_tokens >= 1, "batch_tokens", "1 or more"),
-        (config.micro_batch_tokens is None or config.micro_batch_tokens >= 1, "micro_batch_tokens", "1 or more"),
+        (config.tokens is None or 1 <= config.tokens <= _MAX_COUNT, "tokens", f"1 … {_MAX_COUNT}"),
+        (1 <= config.epochs <= MAX_STEPS, "epochs", f"1 … {MAX_STEPS}"),
+        (config.batch_tokens is None or 1 <= config.batch_tokens <= _MAX_COUNT, "batch_tokens", f"1 … {_MAX_COUNT}"),
+        (
+            config.micro_batch_tokens is None or 1 <= config.micro_batch_tokens <= _MAX_COUNT,
+            "micro_batch_tokens",
+            f"1 … {_MAX_COUNT}",
+        ),
         (1 <= config.ttt_steps <= 16, "ttt_steps", "1 … 16"),
         (0.0 < config.step_decay <= 1.0, "step_decay", "above 0, at most 1"),
         (config.lr is None or 0.0 < config.lr < inf, "lr", "above 0, finite"),

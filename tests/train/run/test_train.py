@@ -246,6 +246,39 @@ def test_a_damaged_checkpoint_is_told_apart_from_a_foreign_one(inputs, tmp_path:
         run(request)
 
 
+def as_older_eyas_wrote_it(folder: Path) -> Path:
+    """A checkpoint without fingerprints of its files."""
+    document = json.loads((folder / STATE).read_text())
+    assert set(document.pop("fingerprints")) == {METRICS, TENSORS}
+    (folder / STATE).write_text(json.dumps(document, indent=2))
+    return folder
+
+
+def test_a_checkpoint_without_fingerprints_is_resumed(inputs, kept, tmp_path: Path):
+    request = request_for(inputs, tmp_path / "draft")
+    as_older_eyas_wrote_it(shutil.copytree(kept, resume_folder(request.out)))
+    assert [record["step"] for record in run(request).metrics][-1] == CONFIG.steps
+
+
+@pytest.mark.parametrize("kind", ["best", "draft", "exp_avg", "metrics"])
+def test_one_flipped_bit_in_a_checkpoint_is_damage(inputs, tmp_path: Path, monkeypatch, kind: str):
+    request = request_for(inputs, tmp_path / "d", held_out=held_out_file(tmp_path, inputs))
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        stop_before(5, patch)
+        run(request, EVALUATED)
+    folder = resume_folder(request.out)
+    if kind == "metrics":
+        text = (folder / METRICS).read_text()
+        (folder / METRICS).write_text(text.replace('"lr": 0.0', '"lr": 0.1', 1))
+    else:
+        tensors = load_file(folder / TENSORS)
+        key = max((key for key in tensors if key.startswith(f"{kind}.")), key=lambda key: tensors[key].numel())
+        tensors[key].view(-1)[0].neg_()  # the sign bit
+        save_file(tensors, folder / TENSORS)
+    with pytest.raises(CheckpointDamaged, match=r"changed since the checkpoint was written[\s\S]*--restart"):
+        run(request, EVALUATED)
+
+
 @pytest.mark.parametrize(
     ("name", "change"),
     [
@@ -264,7 +297,7 @@ def test_a_damaged_checkpoint_is_told_apart_from_a_foreign_one(inputs, tmp_path:
 )
 def test_a_checkpoint_that_contradicts_itself_is_damage(inputs, kept, tmp_path: Path, name: str, change):
     request = request_for(inputs, tmp_path / "draft")
-    folder = shutil.copytree(kept, resume_folder(request.out))
+    folder = as_older_eyas_wrote_it(shutil.copytree(kept, resume_folder(request.out)))
     text = (folder / name).read_text()
     assert change(text) != text
     (folder / name).write_text(change(text))
@@ -275,7 +308,7 @@ def test_a_checkpoint_that_contradicts_itself_is_damage(inputs, kept, tmp_path: 
 @pytest.mark.parametrize("kind", ["draft", "exp_avg", "rng"])
 def test_a_checkpoint_with_tensors_of_another_shape_or_dtype_is_damage(inputs, kept, tmp_path: Path, kind: str):
     request = request_for(inputs, tmp_path / "draft")
-    folder = shutil.copytree(kept, resume_folder(request.out))
+    folder = as_older_eyas_wrote_it(shutil.copytree(kept, resume_folder(request.out)))
     tensors = load_file(folder / TENSORS)
     key = next(key for key in tensors if key.startswith(f"{kind}."))
     changed = tensors[key].float() if kind == "rng" else tensors[key][:1].clone()

@@ -1,11 +1,12 @@
 """What stands in the place of an unfinished run: thrown away if it is one, named and left alone if it is not."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from eyas.records.atomic import WriteFailed
-from eyas.records.checkpoint import LAST_GOOD
+from eyas.records.checkpoint import LAST_GOOD, STATE
 from eyas.train.run.unfinished_run import CheckpointDamaged, read_state, throw_away
 
 
@@ -24,6 +25,11 @@ def a_folder_of_somebody(place: Path) -> None:
     (place / "work").write_text("kept")
 
 
+def a_run_with_a_pipe(place: Path) -> None:
+    place.mkdir()
+    os.mkfifo(place / STATE)
+
+
 def a_link_to_nothing(place: Path) -> None:
     place.symlink_to("nowhere")
 
@@ -35,6 +41,7 @@ def a_link_to_nothing(place: Path) -> None:
         (a_link, "is not a folder"),
         (a_link_to_nothing, "is not a folder"),
         (a_folder_of_somebody, "holds work"),
+        (a_run_with_a_pipe, "holds state.json"),
     ],
 )
 def test_what_is_no_run_is_neither_deleted_nor_gone_on_with_and_restart_is_not_advised(tmp_path: Path, make, says: str):

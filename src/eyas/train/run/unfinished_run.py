@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from eyas.errors import EyasError
+from eyas.records import fingerprint
 from eyas.records.atomic import WriteFailed, atomic_folder
 from eyas.records.checkpoint import LAST_GOOD, METRICS, SCHEMA, STATE, TENSORS, CheckpointState
 from eyas.train.optimise.trainer import Trainer
@@ -28,7 +29,7 @@ from eyas.train.run.state_tensors import (
     state_tensors,
 )
 
-_OURS = {LAST_GOOD, METRICS, PARTS, STATE, TENSORS}
+_FILES, _FOLDERS = {METRICS, STATE, TENSORS}, {LAST_GOOD, PARTS}
 
 
 class CheckpointForeign(EyasError):
@@ -71,6 +72,7 @@ def save_checkpoint(
             save_parts(ranks.gather(aside / PARTS)[0], trainer, shards)
         save_file(tensors, aside / TENSORS)
         (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in metrics), encoding="utf-8")
+        state = replace(state, fingerprints=_fingerprints(aside))
         (aside / STATE).write_text(json.dumps(state.as_document(), indent=2) + "\n", encoding="utf-8")
 
 
@@ -106,8 +108,8 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
         state = CheckpointState(**document)
         if not (_is_count(state.step) and _is_count(state.num_tokens) and isinstance(state.run, dict)):
             raise ValueError("`step` and `num_tokens` must be counts, and `run` an object")
-        if not all(isinstance(run_id, str) for run_id in state.wandb_runs.values()):
-            raise ValueError("`wandb_runs` holds an id that is not text")
+        if not all(isinstance(text, str) for text in (*state.wandb_runs.values(), *state.fingerprints.values())):
+            raise ValueError("`wandb_runs` or `fingerprints` holds a value that is not text")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(folder, error) from error
     # What went through JSON is compared with what went through JSON: tuples are lists there.
@@ -121,7 +123,24 @@ def read_state(folder: Path, run: Mapping[str, Any]) -> CheckpointState | None:
             differences,
             "run the same command as before to resume it, or give --restart to delete it and start again",
         )
+    _require_unchanged(folder, state)
     return state
+
+
+def _fingerprints(folder: Path) -> dict[str, str]:
+    """Path below `folder` -> fingerprint of each file that a checkpoint holds besides its state."""
+    held = [path for name in (METRICS, PARTS, TENSORS) for path in (folder / name, *(folder / name).rglob("*"))]
+    return {str(path.relative_to(folder)): fingerprint.of_file(path) for path in held if path.is_file()}
+
+
+def _require_unchanged(folder: Path, state: CheckpointState) -> None:
+    """Refuse files that differ from those written: one flipped bit would give another draft in silence."""
+    found = _fingerprints(folder) if state.fingerprints else {}
+    changed = sorted(name for name in {*found, *state.fingerprints} if found.get(name) != state.fingerprints.get(name))
+    if changed:
+        raise _damaged(
+            folder, ValueError(f"{', '.join(changed[:3])}: missing or changed since the checkpoint was written")
+        )
 
 
 def throw_away(folder: Path) -> None:
@@ -149,7 +168,14 @@ def _require_ours(folder: Path) -> None:
         what, why = "is not a folder", "eyas does not delete a file or a link in its place"
     else:
         # Names with a leading dot are the system's own (.DS_Store, .nfs…).
-        strange = sorted(name for name in _names_in(folder) if name not in _OURS and not name.startswith("."))
+        # A pipe or a device under one of our names would never end being read.
+        strange = sorted(
+            name
+            for name in _names_in(folder)
+            if not name.startswith(".")
+            and not (name in _FILES and (folder / name).is_file())
+            and not (name in _FOLDERS and (folder / name).is_dir())
+        )
         if strange:
             what, why = f"holds {', '.join(strange[:3])}", "eyas did not write that and would delete it"
     if what:
