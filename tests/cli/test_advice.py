@@ -35,7 +35,7 @@ EXCEPTIONS = {
     ("replay.eval_config", "--tree"): "`eyas infer` takes a ReplayConfig alone",
     ("replay.eval_config", "--batch-tokens"): "`eyas infer` takes a ReplayConfig alone",
     ("contract.convert.conversion_plan", "--allow"): "after `eyas convert`, where check and serve quote it",
-    ("contract.reading.lookalike_findings", "--rename"): "after `eyas convert`",
+    ("contract.reading.lookalikes", "--rename"): "after `eyas convert`",
     ("contract.spec.renames", "--rename"): "only convert gives renames",
     ("models.target_folder.hub_snapshot", "--include"): "of hf",
     ("models.target_folder.hub_snapshot", "--local-dir"): "of hf",

@@ -70,7 +70,6 @@ def choose_dialect(spec: DraftSpec, target_spec: TargetSpec | None, *, where: st
     passed_over: list[str] = []
     first: Diagnostic | None = None
     for dialect in _order(spec):
-        assert dialect.write is not None, f"{dialect.name} can be written"
         written = dialect.write(spec, target_spec)
         if not written.losses:
             return Choice(dialect=dialect, written=written, passed_over=tuple(passed_over))

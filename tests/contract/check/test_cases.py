@@ -9,8 +9,7 @@ from cases_builder import matches, write_case
 from eyas.contract.check.check import check
 from eyas.contract.engines.loading.judge import judge
 from eyas.contract.engines.registry import parse_engine
-from eyas.contract.files.read_checkpoint import read_checkpoint
-from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
 from eyas.contract.reading.read_draft import read_draft
 from eyas.contract.spec.target_spec import target_spec
 from eyas.diagnostic import SEVERITIES

@@ -23,7 +23,7 @@ from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.reading.draft_findings import draft_findings
 from eyas.contract.reading.read_draft import read_draft
 from eyas.contract.spec.config_reader import DraftConfigIncomplete
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import read_target
 from eyas.diagnostic import SEVERITIES
 

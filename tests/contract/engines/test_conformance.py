@@ -10,8 +10,7 @@ import damage_matrix
 from conformance_outcome import disagreements
 from eyas.contract.check.check import check
 from eyas.contract.engines.registry import parse_engine
-from eyas.contract.files.read_checkpoint import read_checkpoint
-from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
 
 RECORDED = sorted((Path(__file__).parent / "conformance").glob("*.json"))
 

@@ -5,8 +5,7 @@ import pytest
 import damage_matrix
 from eyas.contract.check.check import check
 from eyas.contract.engines.registry import parse_engine
-from eyas.contract.files.read_checkpoint import read_checkpoint
-from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
 
 ENGINES = (
     "sglang==0.5.9",

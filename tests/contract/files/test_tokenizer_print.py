@@ -10,8 +10,7 @@ import pytest
 from drafts import write_draft, write_target
 from eyas.contract.check.check import check
 from eyas.contract.files.header_dump import dump_document
-from eyas.contract.files.read_checkpoint import read_checkpoint
-from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
 from eyas.contract.files.tokenizer_print import tokenizer_fingerprint
 from eyas.contract.spec.target_spec import read_target
 

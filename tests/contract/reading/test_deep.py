@@ -11,8 +11,7 @@ import pytest
 from eyas.contract.check.check import CheckOptions, check
 from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files import tensor_sample
-from eyas.contract.files.read_checkpoint import read_checkpoint
-from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
 
 H, VOCAB, DRAFT_VOCAB = 64, 256, 96
 LAYER = "midlayer"

@@ -110,7 +110,7 @@ def _target(name: str | None, talk: Terminal, *, deep: bool) -> Checkpoint | Non
     if name is None:
         return None
     from eyas.cli.target_option import target_headers
-    from eyas.contract.files.target_checkpoint import read_target_checkpoint
+    from eyas.contract.files.read_checkpoint import read_target_checkpoint
 
     path = target_headers(name, talk)
     assert path is not None, "the hub was asked"

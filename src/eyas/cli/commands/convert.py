@@ -12,7 +12,7 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.cli.terminal import Terminal
 from eyas.contract.convert.conversion import ConversionPlan, Fix, PlannedTensor
 from eyas.contract.convert.conversion_apply import Converted
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
 

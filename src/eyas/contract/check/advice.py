@@ -11,9 +11,9 @@ from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint, IntMap, TensorInfo
 from eyas.contract.files.int_map import int_map_of_bytes
 from eyas.contract.reading.draft_findings import draft_findings
-from eyas.contract.reading.lookalike_findings import renames_for
+from eyas.contract.reading.lookalikes import renames_for
 from eyas.contract.reading.read_draft import PREFIX, read_draft
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.renames import Rename
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Convert, Diagnostic, Remedy, errors_of

@@ -17,11 +17,11 @@ from eyas.contract.engines.loading.selection import rules_for
 from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.reading.compatibility import compatibility
 from eyas.contract.reading.deep import DeepReport, deep_check
 from eyas.contract.reading.draft_findings import draft_findings
 from eyas.contract.reading.read_draft import read_draft
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.reading.target_fit import fit_findings
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec, target_spec
 from eyas.diagnostic import SEVERITIES, Diagnostic, Severity, errors_of, worst_first
 from eyas.errors import EyasError
@@ -101,7 +101,7 @@ def check(
     deep = deep_check(reading, target) if options.deep and reading is not None else None
     if reading is not None:
         findings += draft_findings(reading, spec)
-        findings += compatibility(reading, spec) if spec is not None else []
+        findings += fit_findings(reading, spec) if spec is not None else []
     findings += deep.findings if deep else ()
     if not engines:
         findings.append(_no_engine(draft))

@@ -22,8 +22,7 @@ from eyas.contract.files.checkpoint import DTYPE_BITS
 from eyas.contract.files.int_map import is_absolute, map_bytes, mask_bytes, offsets_of_absolute, target_ids
 from eyas.contract.reading.draft_findings import draft_findings
 from eyas.contract.reading.read_draft import PREFIX
-from eyas.contract.spec.draft_reading import DraftReading
-from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftReading, DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Diagnostic, Flag, Remedy, errors_of
 from eyas.talk import counted
@@ -53,7 +52,6 @@ def plan_conversion(
         ConversionOfDamage: the draft has errors whose codes are not allowed.
         ConversionRefused: the format cannot hold the draft, and not all losses are allowed (or can be).
     """
-    assert dialect.write is not None, "the registry gives dialects that write"
     if reading.checkpoint.root is None or not reading.checkpoint.files:
         raise ConversionNeedsWeights(
             "there are no weights to convert",

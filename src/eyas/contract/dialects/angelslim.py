@@ -3,16 +3,11 @@
 Source: Tencent/AngelSlim 67394ce5 `train/models/draft/llama_eagle3.py`.
 """
 
-from dataclasses import replace
-
 from eyas.contract.dialects.dialect import Dialect, Written
-from eyas.contract.dialects.eagle import fixed_boundaries
 from eyas.contract.dialects.evidence import architecture, has_tensor
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
-from eyas.contract.dialects.reading import assemble, flat_source
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import SINGLE_MIDLAYER_NAMES
@@ -50,15 +45,8 @@ def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
-    return assemble(checkpoint, target, flat_source(checkpoint), "angelslim", evidence)
-
-
 def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
-    written = write_flat(spec, target, _STYLE, {"target_model_type": target.text_model_type if target else None})
-    return replace(written, losses=(*written.losses, *fixed_boundaries(spec, target, "AngelSlim")))
+    return write_flat(spec, target, _STYLE, {"target_model_type": target.text_model_type if target else None})
 
 
-ANGELSLIM = Dialect(
-    name="angelslim", title="AngelSlim (Eagle3LlamaForCausalLM)", detect=_detect, read=_read, write=_write
-)
+ANGELSLIM = Dialect(name="angelslim", title="AngelSlim (Eagle3LlamaForCausalLM)", detect=_detect, write=_write)

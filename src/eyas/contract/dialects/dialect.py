@@ -1,12 +1,13 @@
 """What a dialect is: a pure translation between a foreign format and `DraftSpec`. Files are not its business."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from eyas.contract.dialects.reading import assemble, flat_source
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.spec.draft_reading import DraftReading
-from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.draft_spec import DraftReading, DraftSpec
+from eyas.contract.spec.read_config import ConfigSource
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Diagnostic, Flag, finding
 
@@ -57,14 +58,20 @@ class Dialect:
     Attributes:
         name: what `--to` takes.
         title: one line for a person.
-        detect: what in a checkpoint shows this format; () = it is another.
-        read: a checkpoint of this format as a spec; None for formats that are only written.
-        write: a spec in this format; None for formats that are only read. The flags are what the plan knows:
-            whether the target's embedding can be had.
+        detect: what in a checkpoint shows this format; () = it is another. None = it is only written.
+        write: a spec in this format. The target decides the convention of layer ids, and lends its name.
+        source: where its config keeps sizes and switches.
+        odd: what is odd about a config of this format alone.
     """
 
     name: str
     title: str
-    detect: Callable[[Checkpoint], tuple[str, ...]]
-    read: Callable[[Checkpoint, TargetSpec | None, tuple[str, ...]], DraftReading] | None
-    write: Callable[[DraftSpec, TargetSpec | None], Written] | None
+    detect: Callable[[Checkpoint], tuple[str, ...]] | None
+    write: Callable[[DraftSpec, TargetSpec | None], Written]
+    source: Callable[[Checkpoint], ConfigSource] = flat_source
+    odd: Callable[[Checkpoint], tuple[Diagnostic, ...]] = lambda _: ()
+
+    def read(self, checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
+        """A checkpoint of this format as a spec."""
+        reading = assemble(checkpoint, target, self.source(checkpoint), self.name, evidence)
+        return replace(reading, findings=(*reading.findings, *self.odd(checkpoint)))

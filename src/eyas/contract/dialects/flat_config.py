@@ -8,7 +8,7 @@ from typing import Any, Literal
 from eyas.contract.dialects.dialect import Written, loss
 from eyas.contract.dialects.limits import Limits, dropped_by, losses
 from eyas.contract.spec.draft_spec import DraftSpec
-from eyas.contract.spec.layer_ids import Convention, LayerIds, LayerIdsUnwritable, sglang_convention
+from eyas.contract.spec.layer_ids import Convention, LayerIds, LayerIdsUnwritable, default_boundaries, sglang_convention
 from eyas.contract.spec.rope import write_rope
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import NameStyle, stored_name
@@ -103,7 +103,9 @@ def switch_config(spec: DraftSpec) -> dict[str, Any]:
     return config
 
 
-def write_flat(spec: DraftSpec, target: TargetSpec | None, style: FlatStyle, extra: Mapping[str, Any]) -> Written:
+def write_flat(
+    spec: DraftSpec, target: TargetSpec | None, style: FlatStyle, extra: Mapping[str, Any] | None = None
+) -> Written:
     """`spec` in a one-level format.
 
     Args:
@@ -111,6 +113,7 @@ def write_flat(spec: DraftSpec, target: TargetSpec | None, style: FlatStyle, ext
         extra: keys that only this format has; keys with the value None replace nothing and are left out.
     """
     lost = losses(spec, style.limits)
+    fixed = _fixed_boundaries(spec, target, style.limits.format) if style.limits.fixed_aux else ()
     is_mla = spec.draft_class == "mla"
     eagle_config, more_losses, notes = _eagle_config(spec, target, style)
     config: dict[str, Any] = {
@@ -129,7 +132,7 @@ def write_flat(spec: DraftSpec, target: TargetSpec | None, style: FlatStyle, ext
     if eagle_config:
         config["eagle_config"] = eagle_config
     _without_lost(config, lost)
-    config.update({key: value for key, value in extra.items() if value is not None})
+    config.update({key: value for key, value in (extra or {}).items() if value is not None})
     dropped = dropped_by(spec, lost)
     names = stored_names(spec, style.names, dropped, t2d=style.t2d, identity_map=style.identity_map)
     derived = {"t2d": "d2t"} if "t2d" in names and "t2d" not in spec.tensors else {}
@@ -144,10 +147,24 @@ def write_flat(spec: DraftSpec, target: TargetSpec | None, style: FlatStyle, ext
         names=names,
         derived=derived,
         dropped=_dropped(spec, names, dropped, style),
-        losses=(*lost, *more_losses),
+        losses=(*lost, *more_losses, *fixed),
         container=style.container,
         notes=tuple(notes),
     )
+
+
+def _fixed_boundaries(spec: DraftSpec, target: TargetSpec | None, format_name: str) -> tuple[Diagnostic, ...]:
+    """The loss of a format without layer ids, whose reader always taps the default boundaries."""
+    layers = target.num_layers if target else (spec.target or {}).get("num_layers")
+    if spec.aux_boundaries is None or (isinstance(layers, int) and spec.aux_boundaries == default_boundaries(layers)):
+        return ()
+    known = (
+        f"those of this target are {list(default_boundaries(layers))}" if isinstance(layers, int) else "unknown here"
+    )
+    taps = f"has no layer ids and taps the default boundaries, {known}"
+    what = f"{format_name} {taps}; the draft's are {list(spec.aux_boundaries)}"
+    needs_target = target is None and not isinstance(layers, int)
+    return (loss("loss-aux-boundaries", "aux_boundaries", what, needs_target=needs_target),)
 
 
 def model_type_of(spec: DraftSpec) -> str:

@@ -40,114 +40,64 @@ class Limits:
     fixed_aux: bool = False
 
 
+# code -> the switch of `DraftSpec` that is lost, and what the format lacks
+_SAYS = {
+    "loss-mla": ("draft_class", "has no MLA drafts"),
+    "loss-layers": ("num_layers", "holds {layers} layer(s), the draft has {spec.num_layers}"),
+    "loss-num-aux": ("num_aux", "takes exactly 3 aux states, the draft has {spec.num_aux}"),
+    "loss-target-hidden-size": (
+        "target_hidden_size",
+        "needs equal widths, the target has {spec.target_hidden_size}, the draft {spec.hidden_size}",
+    ),
+    "loss-quantization": ("quantization", "has no place for a quantised draft"),
+    "loss-residual": ("residual", "has no norm_before_residual: the residual would be taken before the norm"),
+    "loss-feedback": ("feedback", "has no norm_output: the pre-norm state would be fed back"),
+    "loss-aux-norm": ("aux_norm", "has no norm of the aux input of the kind {spec.aux_norm}"),
+    "loss-qk-norm": ("qk_norm", "has no q_norm and k_norm"),
+    "loss-attention-bias": ("attention_bias", "has no biases on q, k and v"),
+    "loss-mlp-bias": ("mlp_bias", "has no biases in the MLP"),
+    "loss-fc-bias": ("fc_bias", "has no bias on fc"),
+    "loss-sliding-window": (
+        "sliding_window",
+        "has no sliding window (the draft's is {spec.sliding_window}): attention would be full",
+    ),
+    "loss-rope": ("rope", "has no RoPE scaling of the type {scaling}"),
+    "loss-rope-interleaved": ("rope", "rotates {pairs} only, the draft was trained otherwise"),
+    "loss-embedding": ("embedding", "never holds embed_tokens: the target's embedding would be used"),
+}
+# a draft written without one of these has no function
+_HOPELESS = ("loss-mla", "loss-layers", "loss-num-aux", "loss-target-hidden-size", "loss-quantization")
+
+
 def losses(spec: DraftSpec, limits: Limits) -> tuple[Diagnostic, ...]:
     """Everything of `spec` that the format cannot hold, in reading order; () = it can hold the draft."""
-    return tuple(
-        loss(code, switch, f"{limits.format} {what}", is_allowable=is_allowable)
-        for is_lost, code, switch, what, is_allowable in (*_structure(spec, limits), *_switches(spec, limits))
-        if is_lost
-    )
-
-
-_Row = tuple[bool, str, str, str, bool]
-
-
-def _structure(spec: DraftSpec, limits: Limits) -> tuple[_Row, ...]:
     is_mla = spec.draft_class == "mla"
     layers = limits.mla_layers if is_mla else limits.max_layers
-    too_deep = layers is not None and spec.num_layers > layers
-    return (
-        (is_mla and not limits.mla, "loss-mla", "draft_class", "has no MLA drafts", False),
-        (too_deep, "loss-layers", "num_layers", f"holds {layers} layer(s), the draft has {spec.num_layers}", False),
-        (
-            limits.fixed_aux and spec.num_aux != 3,
-            "loss-num-aux",
-            "num_aux",
-            f"takes exactly 3 aux states, the draft has {spec.num_aux}",
-            False,
-        ),
-        (
-            not limits.target_hidden_size and spec.target_hidden_size != spec.hidden_size,
-            "loss-target-hidden-size",
-            "target_hidden_size",
-            f"needs equal widths, the target has {spec.target_hidden_size}, the draft {spec.hidden_size}",
-            False,
-        ),
-        (
-            spec.quantization is not None and not limits.quantization,
-            "loss-quantization",
-            "quantization",
-            "has no place for a quantised draft",
-            False,
-        ),
-    )
-
-
-def _switches(spec: DraftSpec, limits: Limits) -> tuple[_Row, ...]:
-    is_mla = spec.draft_class == "mla"
-    norms = limits.mla_aux_norms if is_mla else limits.aux_norms
     scaling = spec.rope.scaling["rope_type"] if spec.rope.scaling else "default"
-    wrong_pairs = spec.rope.interleaved is not (is_mla or (limits.interleaved_gqa and spec.rope.interleaved))
-    return (
-        (
-            spec.residual == "post-norm" and not limits.residual_post,
-            "loss-residual",
-            "residual",
-            "has no norm_before_residual: the residual would be taken before the norm",
-            True,
-        ),
-        (
-            spec.feedback == "post-norm" and not limits.feedback_post,
-            "loss-feedback",
-            "feedback",
-            "has no norm_output: the pre-norm state would be fed back",
-            True,
-        ),
-        (
-            spec.aux_norm not in norms,
-            "loss-aux-norm",
-            "aux_norm",
-            f"has no norm of the aux input of the kind {spec.aux_norm}",
-            True,
-        ),
-        (spec.qk_norm and not limits.qk_norm, "loss-qk-norm", "qk_norm", "has no q_norm and k_norm", True),
-        (
-            spec.attention_bias and not limits.attention_bias,
-            "loss-attention-bias",
-            "attention_bias",
-            "has no biases on q, k and v",
-            True,
-        ),
-        (spec.mlp_bias and not limits.mlp_bias, "loss-mlp-bias", "mlp_bias", "has no biases in the MLP", True),
-        (spec.fc_bias and not limits.fc_bias, "loss-fc-bias", "fc_bias", "has no bias on fc", True),
-        (
-            spec.sliding_window is not None and not limits.sliding_window,
-            "loss-sliding-window",
-            "sliding_window",
-            f"has no sliding window (the draft's is {spec.sliding_window}): attention would be full",
-            True,
-        ),
-        (
-            limits.rope_types is not None and scaling not in limits.rope_types,
-            "loss-rope",
-            "rope",
-            f"has no RoPE scaling of the type {scaling}",
-            True,
-        ),
-        (
-            wrong_pairs,
-            "loss-rope-interleaved",
-            "rope",
-            f"rotates {'adjacent pairs' if is_mla else 'halves'} only, the draft was trained otherwise",
-            True,
-        ),
-        (
-            spec.embedding == "own" and not limits.own_embedding,
-            "loss-embedding",
-            "embedding",
-            "never holds embed_tokens: the target's embedding would be used",
-            True,
-        ),
+    is_held = {
+        "loss-mla": limits.mla or not is_mla,
+        "loss-layers": layers is None or spec.num_layers <= layers,
+        "loss-num-aux": not limits.fixed_aux or spec.num_aux == 3,
+        "loss-target-hidden-size": limits.target_hidden_size or spec.target_hidden_size == spec.hidden_size,
+        "loss-quantization": limits.quantization or spec.quantization is None,
+        "loss-residual": limits.residual_post or spec.residual != "post-norm",
+        "loss-feedback": limits.feedback_post or spec.feedback != "post-norm",
+        "loss-aux-norm": spec.aux_norm in (limits.mla_aux_norms if is_mla else limits.aux_norms),
+        "loss-qk-norm": limits.qk_norm or not spec.qk_norm,
+        "loss-attention-bias": limits.attention_bias or not spec.attention_bias,
+        "loss-mlp-bias": limits.mlp_bias or not spec.mlp_bias,
+        "loss-fc-bias": limits.fc_bias or not spec.fc_bias,
+        "loss-sliding-window": limits.sliding_window or spec.sliding_window is None,
+        "loss-rope": limits.rope_types is None or scaling in limits.rope_types,
+        "loss-rope-interleaved": spec.rope.interleaved
+        is (is_mla or (limits.interleaved_gqa and spec.rope.interleaved)),
+        "loss-embedding": limits.own_embedding or spec.embedding != "own",
+    }
+    words = {"spec": spec, "layers": layers, "scaling": scaling, "pairs": "adjacent pairs" if is_mla else "halves"}
+    return tuple(
+        loss(code, switch, f"{limits.format} {text.format_map(words)}", is_allowable=code not in _HOPELESS)
+        for code, (switch, text) in _SAYS.items()
+        if not is_held[code]
     )
 
 

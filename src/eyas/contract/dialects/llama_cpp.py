@@ -5,7 +5,7 @@ Source: llama.cpp PR 18039 (`convert_hf_to_gguf.py --target-model-dir`), issues 
 
 from dataclasses import dataclass
 
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.layer_ids import default_boundaries
 from eyas.contract.spec.target_spec import TargetSpec
 

@@ -10,9 +10,7 @@ from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.evidence import eagle_config, has_tensor, is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
-from eyas.contract.dialects.reading import assemble, flat_source
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import LAYERS_NAMES
@@ -52,12 +50,8 @@ def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
     return (*found, "no embed_tokens, no t2d")
 
 
-def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
-    return assemble(checkpoint, target, flat_source(checkpoint), "modelopt", evidence)
-
-
 def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
-    written = write_flat(spec, target, _STYLE, {})
+    written = write_flat(spec, target, _STYLE)
     below = written.config.get("eagle_config")
     more = {
         **(below if isinstance(below, Mapping) else {"use_aux_hidden_state": True}),
@@ -70,6 +64,4 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     return replace(written, config={**written.config, "eagle_config": more})
 
 
-MODELOPT = Dialect(
-    name="modelopt", title="ModelOpt, Hugging Face export (layers.N.*)", detect=_detect, read=_read, write=_write
-)
+MODELOPT = Dialect(name="modelopt", title="ModelOpt, Hugging Face export (layers.N.*)", detect=_detect, write=_write)

@@ -5,13 +5,12 @@ from typing import Any
 
 from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
 from eyas.contract.spec.config_reader import ConfigReader
-from eyas.contract.spec.draft_reading import DraftReading
-from eyas.contract.spec.draft_spec import FC_COLUMNS, DraftSpec
+from eyas.contract.spec.draft_spec import FC_COLUMNS, DraftReading, DraftSpec
 from eyas.contract.spec.layer_ids import LayerIds, default_boundaries, guess_convention
 from eyas.contract.spec.read_config import ConfigSource, read_fields
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import canonical_names
-from eyas.diagnostic import Diagnostic
+from eyas.diagnostic import Diagnostic, finding
 from eyas.records.fingerprint import of_json
 
 
@@ -58,50 +57,31 @@ def _names(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, TensorInfo
     findings: list[Diagnostic] = []
     for stored, canonical in canonical_names(checkpoint.tensors).items():
         if canonical is None:
-            findings.append(unknown_tensor(stored, checkpoint))
+            findings.append(_unknown_tensor(stored, checkpoint))
         elif ".unused_input_layernorm." in canonical:
-            findings.append(
-                Diagnostic(
-                    code="tensor-unused",
-                    severity="note",
-                    what=f"{stored} is never used",
-                    where=checkpoint.where,
-                    why="in this spelling hidden_norm is the norm before attention of layers >= 1",
-                )
-            )
+            why = "in this spelling hidden_norm is the norm before attention of layers >= 1"
+            findings.append(finding("tensor-unused", "note", f"{stored} is never used", checkpoint.where, why))
         elif canonical in tensors:
-            findings.append(
-                Diagnostic(
-                    code="tensor-ambiguous",
-                    severity="error",
-                    what=f"{stored} and {_key_of(names, canonical)} are the same tensor",
-                    where=checkpoint.where,
-                    why=f"both mean {canonical}; which of them counts depends on the reader's order",
-                    do="remove the one that does not belong to the draft",
-                )
-            )
+            first = next(stored for stored, name in names.items() if name == canonical)
+            what, do = f"{stored} and {first} are the same tensor", "remove the one that does not belong to the draft"
+            why = f"both mean {canonical}; which of them counts depends on the reader's order"
+            findings.append(finding("tensor-ambiguous", "error", what, checkpoint.where, why, do, items=(stored,)))
         else:
             names[stored] = canonical
             tensors[canonical] = checkpoint.tensors[stored]
     return names, tensors, findings
 
 
-def _key_of(names: Mapping[str, str], canonical: str) -> str:
-    return next(stored for stored, name in names.items() if name == canonical)
-
-
-def unknown_tensor(stored: str, checkpoint: Checkpoint) -> Diagnostic:
+def _unknown_tensor(stored: str, checkpoint: Checkpoint) -> Diagnostic:
     """The finding about a tensor name that no draft has."""
     info = checkpoint.tensors[stored]
-    return Diagnostic(
-        code="tensor-unknown",
-        severity="error",
-        what=f"unknown tensor {stored} {info.dtype} {list(info.shape)}",
-        where=f"{checkpoint.where}: {info.file or 'dump'}",
-        why="no EAGLE-3 draft that eyas knows has it: engines drop it in silence or crash on it",
-        do="remove it if it belongs to the trainer, or report it with `eyas header`",
-        items=(stored,),
+    what, place = (
+        f"unknown tensor {stored} {info.dtype} {list(info.shape)}",
+        f"{checkpoint.where}: {info.file or 'dump'}",
     )
+    why = "no EAGLE-3 draft that eyas knows has it: engines drop it in silence or crash on it"
+    do = "remove it if it belongs to the trainer, or report it with `eyas header`"
+    return finding("tensor-unknown", "error", what, place, why, do, items=(stored,))
 
 
 def _aux(

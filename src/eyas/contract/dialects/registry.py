@@ -57,12 +57,11 @@ def detect(checkpoint: Checkpoint) -> tuple[Dialect, tuple[str, ...]]:
     # two formats may look alike; where eyas wrote the folder it knows which it was
     written_as = sidecar_dialect(checkpoint)
     for dialect in DIALECTS:
-        evidence = dialect.detect(checkpoint) if dialect.read is not None else ()
         if dialect.name == written_as and is_eagle3(checkpoint):
-            return (dialect if dialect.read else VLLM), (*evidence, f"eyas.json: written as {written_as}")
+            evidence = dialect.detect(checkpoint) if dialect.detect else ()
+            return (dialect if dialect.detect else VLLM), (*evidence, f"eyas.json: written as {written_as}")
     for dialect in DIALECTS:
-        evidence = dialect.detect(checkpoint) if dialect.read is not None else ()
-        if evidence:
+        if dialect.detect and (evidence := dialect.detect(checkpoint)):
             return dialect, evidence
     names = ", ".join(sorted(checkpoint.tensors)[:3]) or "no tensors"
     raise NotADraft(

@@ -9,9 +9,7 @@ from eyas.contract.dialects.dialect import Dialect, Written, loss
 from eyas.contract.dialects.evidence import architecture, has_tensor
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
-from eyas.contract.dialects.reading import assemble, flat_source
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import SGLANG_NAMES
@@ -41,10 +39,6 @@ def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
-    return assemble(checkpoint, target, flat_source(checkpoint), "sglang", evidence)
-
-
 def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     is_interleaved_gqa = spec.rope.interleaved and spec.draft_class == "gqa"
     written = write_flat(spec, target, _STYLE, {"rope_is_neox_style": False if is_interleaved_gqa else None})
@@ -58,4 +52,4 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     return written
 
 
-SGLANG = Dialect(name="sglang", title="SGLang / SpecForge (midlayer.*)", detect=_detect, read=_read, write=_write)
+SGLANG = Dialect(name="sglang", title="SGLang / SpecForge (midlayer.*)", detect=_detect, write=_write)

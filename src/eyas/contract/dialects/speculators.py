@@ -15,17 +15,16 @@ from eyas.contract.dialects.flat_config import (
     zero_output_biases,
 )
 from eyas.contract.dialects.limits import Limits, dropped_by, losses
-from eyas.contract.dialects.reading import assemble
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.config_keys import SPECULATORS_KEYS
-from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.read_config import ConfigSource
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import LAYERS_NAMES
-from eyas.diagnostic import Diagnostic
+from eyas.diagnostic import Diagnostic, finding
 
 VERSION = "0.9.0"  # the version whose format is written
+_NO_IDS = "speculators writes aux layer ids; they are not known"
 _LIMITS = Limits(format="speculators", mla=False, fc_bias=False)
 
 
@@ -38,9 +37,9 @@ def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
+def _source(checkpoint: Checkpoint) -> ConfigSource:
     layer = checkpoint.config.get("transformer_layer_config")
-    source = ConfigSource(
+    return ConfigSource(
         sizes=layer if isinstance(layer, Mapping) else {},
         switches=checkpoint.config,
         # the config class says false; vLLM, finding no key, says true: see the finding
@@ -48,56 +47,28 @@ def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str
         known=SPECULATORS_KEYS,
         size_level="config.json: transformer_layer_config",
     )
-    reading = assemble(checkpoint, target, source, "speculators", evidence)
-    more = tuple(_odd(checkpoint))
-    return DraftReading(
-        spec=reading.spec,
-        checkpoint=checkpoint,
-        dialect="speculators",
-        evidence=evidence,
-        int_maps=reading.int_maps,
-        findings=(*reading.findings, *more),
-    )
 
 
-def _odd(checkpoint: Checkpoint) -> list[Diagnostic]:
-    findings = []
+def _odd(checkpoint: Checkpoint) -> tuple[Diagnostic, ...]:
+    findings, place = [], f"{checkpoint.where}: config.json"
     kind = checkpoint.config.get("speculators_model_type", "eagle3")
     if kind != "eagle3":
-        findings.append(
-            Diagnostic(
-                code="speculators-not-eagle3",
-                severity="error",
-                what=f"speculators_model_type is {str(kind)[:40]}",
-                where=f"{checkpoint.where}: config.json",
-                why="eyas knows the function of eagle3 only",
-                do="serve it with vLLM directly; eyas cannot check it",
-            )
-        )
+        what, why = f"speculators_model_type is {str(kind)[:40]}", "eyas knows the function of eagle3 only"
+        do = "serve it with vLLM directly; eyas cannot check it"
+        findings.append(finding("speculators-not-eagle3", "error", what, place, why, do))
     if "norm_before_residual" not in checkpoint.config:
-        findings.append(
-            Diagnostic(
-                code="residual-unstated",
-                severity="error",
-                what="norm_before_residual is not in config.json",
-                where=f"{checkpoint.where}: config.json",
-                why="the config class takes false, vLLM takes true; the wrong one costs nearly all acceptance",
-                do="write norm_before_residual as the draft was trained (`eyas infer` finds out which)",
-            )
-        )
-    return findings
+        what = "norm_before_residual is not in config.json"
+        why = "the config class takes false, vLLM takes true; the wrong one costs nearly all acceptance"
+        do = "write norm_before_residual as the draft was trained (`eyas infer` finds out which)"
+        findings.append(finding("residual-unstated", "error", what, place, why, do))
+    return tuple(findings)
 
 
 def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     lost = list(losses(spec, _LIMITS))
     if spec.aux_boundaries is None:
         lost.append(
-            loss(
-                "loss-aux-boundaries",
-                "aux_boundaries",
-                "speculators writes aux layer ids; they are not known",
-                needs_target=target is None and spec.num_aux == 3,
-            )
+            loss("loss-aux-boundaries", "aux_boundaries", _NO_IDS, needs_target=target is None and spec.num_aux == 3)
         )
     dropped = dropped_by(spec, tuple(lost))
     names = stored_names(spec, LAYERS_NAMES, dropped, t2d="keep", identity_map=False)
@@ -166,6 +137,7 @@ SPECULATORS = Dialect(
     name="speculators",
     title="speculators >= 0.5 (vLLM's own format)",
     detect=_detect,
-    read=_read,
     write=_write,
+    source=_source,
+    odd=_odd,
 )

@@ -3,15 +3,13 @@
 Source: lightseekorg/TorchSpec 6f21829 `tools/convert_to_hf.py`.
 """
 
-from eyas.contract.dialects.dialect import Dialect, Written
+from functools import partial
+
+from eyas.contract.dialects.dialect import Dialect
 from eyas.contract.dialects.evidence import is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
-from eyas.contract.dialects.reading import assemble, flat_source
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.spec.draft_reading import DraftReading
-from eyas.contract.spec.draft_spec import DraftSpec
-from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import SINGLE_MIDLAYER_NAMES
 
 _STYLE = FlatStyle(
@@ -42,14 +40,5 @@ def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
     )
 
 
-def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
-    return assemble(checkpoint, target, flat_source(checkpoint), "torchspec", evidence)
-
-
-def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
-    return write_flat(spec, target, _STYLE, {"_torchspec_version": "eyas"})
-
-
-TORCHSPEC = Dialect(
-    name="torchspec", title="TorchSpec (midlayer.*, with embedding)", detect=_detect, read=_read, write=_write
-)
+_write = partial(write_flat, style=_STYLE, extra={"_torchspec_version": "eyas"})
+TORCHSPEC = Dialect(name="torchspec", title="TorchSpec (midlayer.*, with embedding)", detect=_detect, write=_write)

@@ -9,7 +9,6 @@ from dataclasses import replace
 from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
-from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import LAYERS_NAMES
@@ -31,7 +30,7 @@ _STYLE = FlatStyle(
 
 
 def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
-    written = write_flat(spec, target, _STYLE, {})
+    written = write_flat(spec, target, _STYLE)
     below = written.config.get("eagle_config")
     more = {
         **(below if isinstance(below, Mapping) else {}),
@@ -45,8 +44,4 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     return replace(written, config={**written.config, **head, "eagle_config": more})
 
 
-def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
-    return ()
-
-
-TRTLLM = Dialect(name="trtllm", title="TensorRT-LLM (written only)", detect=_detect, read=None, write=_write)
+TRTLLM = Dialect(name="trtllm", title="TensorRT-LLM (written only)", detect=None, write=_write)

@@ -7,9 +7,7 @@ from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.evidence import architecture, has_fc, has_tensor, is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
 from eyas.contract.dialects.limits import Limits
-from eyas.contract.dialects.reading import assemble, flat_source
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.spec.draft_reading import DraftReading
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import LAYERS_NAMES
@@ -30,10 +28,6 @@ def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _read(checkpoint: Checkpoint, target: TargetSpec | None, evidence: tuple[str, ...]) -> DraftReading:
-    return assemble(checkpoint, target, flat_source(checkpoint), "vllm", evidence)
-
-
 def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     style = FlatStyle(
         limits=_LIMITS,
@@ -44,7 +38,7 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
         # Llama's attention_bias includes o_proj, Qwen3's does not
         output_bias=not spec.qk_norm and spec.draft_class == "gqa",
     )
-    return write_flat(spec, target, style, {})
+    return write_flat(spec, target, style)
 
 
-VLLM = Dialect(name="vllm", title="raw vLLM (layers.N.*)", detect=_detect, read=_read, write=_write)
+VLLM = Dialect(name="vllm", title="raw vLLM (layers.N.*)", detect=_detect, write=_write)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eyas.contract.files.checkpoint import Checkpoint, IntMap, TensorInfo
 from eyas.contract.files.tensor_sample import Statistics, can_read, cosine, rows, statistics
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.diagnostic import Diagnostic, finding
 from eyas.talk import counted
 
@@ -59,16 +59,10 @@ def deep_check(reading: DraftReading, target: Checkpoint | None) -> DeepReport:
 def _judge(name: str, info: TensorInfo, found: Statistics, where: str) -> list[Diagnostic]:
     place = f"{where}: {name}"
     if found.num_bad:
-        return [
-            finding(
-                "values-not-finite",
-                "fatal",
-                f"{name} has {found.num_bad} values that are NaN or infinite",
-                place,
-                "one of them makes every logit NaN: nothing is accepted",
-                "export an earlier checkpoint; speculators starts embeddings as NaN and fills them from the target",
-            )
-        ]
+        what = f"{name} has {found.num_bad} values that are NaN or infinite"
+        why = "one of them makes every logit NaN: nothing is accepted"
+        do = "export an earlier checkpoint (speculators starts embeddings as NaN and fills them from the target)"
+        return [finding("values-not-finite", "fatal", what, place, why, do)]
     is_norm = name.endswith("norm.weight") or ".fc_norm." in name or name.startswith("fc_norm.")
     if found.minimum == found.maximum:
         if is_norm and found.minimum == 1.0:
@@ -92,16 +86,10 @@ def _looks_fresh(name: str, info: TensorInfo, found: Statistics, place: str) -> 
     if not is_uniform and not is_normal:
         return []
     kind = "torch.nn.Linear starts with" if is_uniform else "transformers starts with (normal, 0.02)"
-    return [
-        finding(
-            "values-look-untrained",
-            "warning",
-            f"{name} has the distribution that {kind}",
-            place,
-            f"std {found.std:.4g}, kurtosis {found.kurtosis:.3f}: trained weights move away from it",
-            "see whether the trainer loaded and saved this tensor",
-        )
-    ]
+    what = f"{name} has the distribution that {kind}"
+    why = f"std {found.std:.4g}, kurtosis {found.kurtosis:.3f}: trained weights move away from it"
+    do = "see whether the trainer loaded and saved this tensor"
+    return [finding("values-look-untrained", "warning", what, place, why, do)]
 
 
 def _weight(target: Checkpoint | None, names: Sequence[str]) -> TensorInfo | None:
@@ -137,17 +125,13 @@ def _embedding(reading: DraftReading, target: Checkpoint | None) -> tuple[list[D
         what = f"the draft has its own embedding (mean cosine {likeness:.2f} with the target's)"
         why = "vLLM uses it; SGLang overwrites it with the target's unless target_hidden_size differs"
         return [finding("embedding-own", "warning", what, place, why, "serve it with vLLM, or accept the loss")], False
-    return [
-        finding(
-            "embedding-random",
-            "error",
-            f"the draft's embedding has nothing to do with the target's (mean cosine {likeness:.3f})",
-            place,
-            "random rows exported by a trainer that used the target's (TorchSpec#38), or rows in another order;"
-            " vLLM uses them, SGLang overwrites them",
-            "drop embed_tokens.weight from the checkpoint: engines then share the target's",
-        )
-    ], True
+    what = f"the draft's embedding has nothing to do with the target's (mean cosine {likeness:.3f})"
+    why = (
+        "random rows exported by a trainer that used the target's (TorchSpec#38), or rows in another order; vLLM uses"
+        " them, SGLang overwrites them"
+    )
+    do = "drop embed_tokens.weight from the checkpoint: engines then share the target's"
+    return [finding("embedding-random", "error", what, place, why, do)], True
 
 
 def _head(reading: DraftReading, target: Checkpoint | None) -> list[Diagnostic]:
@@ -169,17 +153,13 @@ def _repeated(draft: Checkpoint, info: TensorInfo, d2t: IntMap) -> list[Diagnost
     same = sum(tuple(a) == tuple(b) for a, b in zip(first, second, strict=True))
     if same < 0.9 * len(picked):
         return []
-    return [
-        finding(
-            "head-sliced-by-offsets",
-            "fatal",
-            "rows of lm_head repeat wherever two draft ids have the same offset",
-            f"{draft.where}: lm_head.weight",
-            f"{same} of {len(picked)} sampled neighbours are equal: lm_head[d2t] was taken with offsets as ids"
-            " (TorchSpec's vocabulary pruning)",
-            "take lm_head[i + d2t[i]] from the unpruned checkpoint",
-        )
-    ]
+    what = "rows of lm_head repeat wherever two draft ids have the same offset"
+    why = (
+        f"{same} of {len(picked)} sampled neighbours are equal: lm_head[d2t] was taken with offsets as ids (TorchSpec's"
+        " vocabulary pruning)"
+    )
+    do = "take lm_head[i + d2t[i]] from the unpruned checkpoint"
+    return [finding("head-sliced-by-offsets", "fatal", what, f"{draft.where}: lm_head.weight", why, do)]
 
 
 def _against_target(
@@ -196,27 +176,19 @@ def _against_target(
         return []
     ours = rows(reading.checkpoint, info, picked)
     offsets = d2t.values
-    as_mapped = _mean_cosine(ours, rows(target, theirs, [i + offsets[i] for i in picked]))
-    others = {
-        "the target's first rows": _mean_cosine(ours, rows(target, theirs, picked)),
-        "the rows that d2t's offsets would name as ids": _mean_cosine(
-            ours, rows(target, theirs, [offsets[i] for i in picked])
-        ),
-    }
+
+    def likeness(ids: list[int]) -> float:
+        return _mean_cosine(ours, rows(target, theirs, ids))
+
+    as_mapped = likeness([i + offsets[i] for i in picked])
+    by_offset = likeness([offsets[i] for i in picked])
+    others = {"the target's first rows": likeness(picked), "the rows that d2t's offsets would name as ids": by_offset}
     name, best = max(others.items(), key=lambda item: item[1])
     place = f"{reading.checkpoint.where}: lm_head.weight"
     if best > max(_RELATED, as_mapped + 0.3):
         what = f"rows of lm_head are {name} (mean cosine {best:.2f}), not those that d2t names ({as_mapped:.2f})"
-        return [
-            finding(
-                "head-rows-disagree",
-                "fatal",
-                what,
-                place,
-                "tokens are scored by other tokens' rows",
-                "export lm_head and d2t from the same map",
-            )
-        ]
+        why, do = "tokens are scored by other tokens' rows", "export lm_head and d2t from the same map"
+        return [finding("head-rows-disagree", "fatal", what, place, why, do)]
     if as_mapped > _EQUAL:
         return [finding("head-frozen", "note", "rows of lm_head are the target's, by d2t", place, "a frozen head")]
     return []

@@ -1,22 +1,21 @@
 """What is wrong with a draft itself, whatever the engine: tensors, vocabulary maps, head, fit to its target.
 
 Engines' own faults (names they drop, keys they ignore) are the ledger's business.
+Source of what trainers do: ModelOpt (double norm since bdd10c2d), SpecForge (`norm_output` with pre-norm feedback).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from eyas.contract.files.checkpoint import DTYPE_BITS, TensorInfo
-from eyas.contract.reading.lookalike_findings import with_lookalikes
+from eyas.contract.reading.lookalikes import with_lookalikes
 from eyas.contract.reading.map_findings import map_findings
-from eyas.contract.reading.target_findings import target_findings
-from eyas.contract.reading.trainer_findings import trainer_findings
-from eyas.contract.spec.draft_reading import DraftReading
-from eyas.contract.spec.draft_spec import FC_COLUMNS, DraftSpec
+from eyas.contract.reading.target_fit import size_findings
+from eyas.contract.spec.draft_spec import FC_COLUMNS, DraftReading, DraftSpec
 from eyas.contract.spec.expected_tensors import Expected, expected_tensors
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import SCALE_SUFFIXES, module_and_kind
-from eyas.diagnostic import Diagnostic, Edit, finding
+from eyas.diagnostic import Diagnostic, Edit, Remedies, finding
 from eyas.talk import counted
 
 _FLOATS = ("BF16", "F16", "F32")
@@ -33,8 +32,8 @@ def _found(reading: DraftReading, target: TargetSpec | None) -> list[Diagnostic]
     return [
         *_with_misspelt_size(reading.findings, map_findings(reading)),
         *_tensor_findings(spec, where),
-        *(target_findings(spec, target, where) if target is not None else ()),
-        *trainer_findings(reading),
+        *(size_findings(spec, target, where) if target is not None else ()),
+        *_trainer_findings(reading),
     ]
 
 
@@ -72,9 +71,7 @@ def _tensor_findings(spec: DraftSpec, where: str) -> list[Diagnostic]:
             findings.append(_dtype(name, info, where))
     if quantized:
         findings.append(_quantized_note(spec, quantized, where))
-    findings += _mixed_dtypes(spec, where)
-    findings += _fc_unstated(spec, where)
-    return findings
+    return [*findings, *_mixed_dtypes(spec, where), *_fc_unstated(spec, where)]
 
 
 def _quantized_modules(spec: DraftSpec) -> dict[str, str]:
@@ -83,147 +80,118 @@ def _quantized_modules(spec: DraftSpec) -> dict[str, str]:
     for name in spec.tensors:
         module, kind = module_and_kind(name)
         if kind in SCALE_SUFFIXES and kind not in ("k_scale", "v_scale"):
-            weight = next(
-                (
-                    spec.tensors[f"{module}.{k}"]
-                    for k in ("weight", "weight_packed", "qweight")
-                    if f"{module}.{k}" in spec.tensors
-                ),
-                None,
-            )
-            found[module] = weight.dtype if weight is not None else "nothing"
+            stored = (spec.tensors.get(f"{module}.{kind}") for kind in ("weight", "weight_packed", "qweight"))
+            found[module] = next((info.dtype for info in stored if info is not None), "nothing")
     return found
 
 
-def _is_quantized(name: str, quantized: dict[str, str]) -> bool:
+def _is_quantized(name: str, quantized: Mapping[str, str]) -> bool:
     module, kind = module_and_kind(name)
     return kind == "weight" and quantized.get(module, "nothing") != "nothing"
 
 
 def _missing(name: str, entry: Expected, where: str) -> Diagnostic:
-    is_fatal = name in ("fc.weight", "lm_head.weight") or name == "norm.weight"
-    return finding(
-        "tensor-missing",
-        "fatal" if is_fatal else "error",
-        f"{name} {list(entry.shape)} is missing",
-        where,
-        "no engine notices: the parameter keeps what memory held (a norm: ones), and the draft proposes worse",
-        "export the draft again with this tensor",
-        items=(name,),
-    )
+    is_fatal = name in ("fc.weight", "lm_head.weight", "norm.weight")
+    what = f"{name} {list(entry.shape)} is missing"
+    why = "no engine notices: the parameter keeps what memory held (a norm: ones), and the draft proposes worse"
+    do = "export the draft again with this tensor"
+    return finding("tensor-missing", "fatal" if is_fatal else "error", what, where, why, do, items=(name,))
 
 
 def _extra(name: str, info: TensorInfo, spec: DraftSpec, where: str) -> Diagnostic:
     if name.endswith(".bias"):
         key = "attention_bias" if ".self_attn." in name else "mlp_bias" if ".mlp." in name else "bias"
-        return finding(
-            "extra-bias",
-            "error",
-            f"{name} {list(info.shape)} is not part of the draft that config.json describes",
-            where,
-            f"{key} is not true there: engines drop the bias in silence",
-            f"set {key} to true if the draft was trained with it (then see what the engine does), else remove it",
-        )
-    reason, do = "no switch of the config asks for it", "remove it, or set the switch it belongs to"
+        what = f"{name} {list(info.shape)} is not part of the draft that config.json describes"
+        dropped = f"{key} is not true there: engines drop the bias in silence"
+        trained = Edit(key, True, " if the draft was trained with it (then see what the engine does)")
+        return finding("extra-bias", "error", what, where, dropped, (trained, "remove the tensor"), items=(name,))
+    do: Remedies = ("remove it", "set the switch that it belongs to")
+    why = "no switch of the config asks for it"
     if name.startswith(("fc_norm.", "input_norm.")):
         key = "fc_norm" if name.startswith("fc_norm.") else "norm_before_fc"
-        reason, do = f"config.json does not set {key}: engines drop it or crash", f"set {key} to true in config.json"
+        why, do = f"config.json does not set {key}: engines drop it or crash", Edit(key, True)
     elif name.startswith("layers.") and int(name.split(".")[1]) >= spec.num_layers:
-        reason, do = f"num_hidden_layers is {spec.num_layers}", "set num_hidden_layers to the layers that were trained"
-    return finding(
-        "tensor-unexpected", "error", f"{name} {list(info.shape)} has no place in this draft", where, reason, do
-    )
+        why, do = f"num_hidden_layers is {spec.num_layers}", "set num_hidden_layers to the layers that were trained"
+    what = f"{name} {list(info.shape)} has no place in this draft"
+    return finding("tensor-unexpected", "error", what, where, why, do, items=(name,))
 
 
 def _shape(name: str, info: TensorInfo, entry: Expected, spec: DraftSpec, where: str) -> Diagnostic:
+    what = f"{name} is {list(info.shape)}, the config makes it {list(entry.shape)}"
     if name == "fc.weight":
-        return finding(
-            "fc-width",
-            "fatal",
-            f"fc.weight is {list(info.shape)}, the config makes it {list(entry.shape)}",
-            where,
+        why = (
             f"{spec.num_aux} aux states x target_hidden_size {spec.target_hidden_size} in, hidden_size"
-            f" {spec.hidden_size} out ({spec.provenance.get('num_aux', '')})",
-            "correct the aux layer ids, num_aux_hidden_states or target_hidden_size, or export fc again",
+            f" {spec.hidden_size} out ({spec.provenance.get('num_aux', '')})"
         )
-    return finding(
-        "tensor-shape",
-        "error",
-        f"{name} is {list(info.shape)}, the config makes it {list(entry.shape)}",
-        where,
-        "an engine crashes on it, or cuts or pads it in silence",
-        "correct the size in config.json, or export the tensor again",
-    )
+        do = "correct the aux layer ids, num_aux_hidden_states or target_hidden_size, or export fc again"
+        return finding("fc-width", "fatal", what, where, why, do, items=(name,))
+    why, do = "an engine crashes on it, or cuts or pads it in silence", "correct the size in config.json"
+    return finding("tensor-shape", "error", what, where, why, (do, "export the tensor again"), items=(name,))
 
 
 def _dtype(name: str, info: TensorInfo, where: str) -> Diagnostic:
-    why = "engines cast the numbers as they are"
-    if info.dtype in _FP8:
-        why = "fp8 values without a scale: engines cast them into the weight as they are"
+    is_fp8 = info.dtype in _FP8
+    cast = "fp8 values without a scale: engines cast them into the weight" if is_fp8 else "engines cast the numbers"
+    why = f"{cast} as they are; a weight is {', '.join(_FLOATS)}, or quantised with its scales beside it"
     return finding(
-        "tensor-dtype",
-        "error",
-        f"{name} is {info.dtype}",
-        where,
-        f"{why}; a weight is {', '.join(_FLOATS)}, or quantised with its scales beside it",
-        "export the tensor again as BF16",
+        "tensor-dtype", "error", f"{name} is {info.dtype}", where, why, "export the tensor again as BF16", items=(name,)
     )
 
 
-def _quantized_note(spec: DraftSpec, quantized: dict[str, str], where: str) -> Diagnostic:
+def _quantized_note(spec: DraftSpec, quantized: Mapping[str, str], where: str) -> Diagnostic:
     kinds = sorted(set(quantized.values()))
     method = (spec.quantization or {}).get("quant_method") or (spec.quantization or {}).get("quant_algo")
     if spec.quantization is None:
-        return finding(
-            "quantization-undeclared",
-            "error",
-            f"{counted(len(quantized), 'module is', 'modules are')} quantised ({', '.join(kinds)}), config.json has no"
-            " quantization_config",
-            where,
-            "engines build plain layers and lose or misread the scales",
-            "add the quantization_config that the exporter used",
-        )
+        number = counted(len(quantized), "module is", "modules are")
+        what = f"{number} quantised ({', '.join(kinds)}), config.json has no quantization_config"
+        why, do = "engines build plain layers and lose or misread the scales", "add the exporter's quantization_config"
+        return finding("quantization-undeclared", "error", what, where, why, do)
     if "nothing" in kinds:
         alone = next(module for module, kind in quantized.items() if kind == "nothing")
-        return finding(
-            "tensor-missing", "error", f"{alone} has scales but no weight", where, "nothing to scale", "export it again"
-        )
+        what, why = f"{alone} has scales but no weight", "nothing to scale"
+        return finding("tensor-missing", "error", what, where, why, "export it again", items=(alone,))
     bits = min(DTYPE_BITS[kind] for kind in kinds)
-    return Diagnostic(
-        code="draft-quantized",
-        severity="note",
-        what=f"a quantised draft: {method or 'no method named'}, {counted(len(quantized), 'module')},"
-        f" {', '.join(kinds)}",
-        where=where,
-        why=f"recognised by the scales beside the weights; {bits}-bit storage, packed shapes are not checked",
-    )
+    number = counted(len(quantized), "module")
+    what = f"a quantised draft: {method or 'no method named'}, {number}, {', '.join(kinds)}"
+    why = f"recognised by the scales beside the weights; {bits}-bit storage, packed shapes are not checked"
+    return finding("draft-quantized", "note", what, where, why)
 
 
 def _mixed_dtypes(spec: DraftSpec, where: str) -> list[Diagnostic]:
     kinds = sorted({info.dtype for name, info in spec.tensors.items() if info.dtype in _FLOATS and "." in name})
     if len(kinds) < 2:
         return []
-    return [
-        Diagnostic(
-            code="tensor-dtypes-mixed",
-            severity="note",
-            what=f"weights are {' and '.join(kinds)}",
-            where=where,
-            why="engines cast all of them to one dtype while loading",
-        )
-    ]
+    why = "engines cast all of them to one dtype while loading"
+    return [finding("tensor-dtypes-mixed", "note", f"weights are {' and '.join(kinds)}", where, why)]
 
 
 def _fc_unstated(spec: DraftSpec, where: str) -> list[Diagnostic]:
     if spec.num_aux == 3 or spec.provenance.get("num_aux") != FC_COLUMNS:
         return []
-    return [
-        finding(
-            "fc-width",
-            "fatal",
-            f"fc.weight takes {spec.num_aux} aux states, the config names none",
-            where,
-            "without layer ids or num_aux_hidden_states every engine builds fc for three",
-            "write eagle_aux_hidden_state_layer_ids and num_aux_hidden_states as the draft was trained",
+    what = f"fc.weight takes {spec.num_aux} aux states, the config names none"
+    why = "without layer ids or num_aux_hidden_states every engine builds fc for three"
+    do = "write eagle_aux_hidden_state_layer_ids and num_aux_hidden_states as the draft was trained"
+    return [finding("fc-width", "fatal", what, where, why, do, items=("fc.weight",))]
+
+
+def _trainer_findings(reading: DraftReading) -> list[Diagnostic]:
+    """What is known to go wrong in the trainer that wrote the draft, where a checkpoint can show it, or cannot."""
+    spec, where, config = reading.spec, reading.checkpoint.where, reading.checkpoint.config
+    if "eyas.json" in reading.checkpoint.extra:
+        return []
+    if reading.dialect == "modelopt":
+        what = "a ModelOpt draft: it may have been trained with a second norm on the hidden states"
+        why = (
+            "since December 2025 its Hugging Face path norms them with input_layernorm before hidden_norm; names and"
+            " shapes are the same, only numbers can show it"
         )
-    ]
+        do = "compare accept length in training and by `eyas eval`; a large gap is this"
+        return [finding("modelopt-double-norm", "note", what, where, why, do)]
+    if reading.dialect == "sglang" and spec.feedback == "post-norm":
+        # SpecForge's export writes both spellings of RoPE; others that write midlayer.* do not
+        is_specforge = "rope_parameters" in config and "rope_scaling" in config and spec.embedding == "target"
+        what = f"norm_output is true in a draft that SpecForge {'wrote' if is_specforge else 'may have written'}"
+        why = "SpecForge trains with the pre-norm state fed back even then; engines feed back the normed one"
+        do = "compare both with `eyas infer`, or set norm_output to false and measure"
+        return [finding("specforge-norm-output", "warning" if is_specforge else "note", what, where, why, do)]
+    return []

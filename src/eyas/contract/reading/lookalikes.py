@@ -1,18 +1,85 @@
-"""Which unknown tensor may be which missing one: the same shape, and the most alike in name. A guess, said as one."""
+"""Which unknown tensor may be which missing one: the same shape, and the most alike in name. A guess, said as one.
 
-from collections.abc import Mapping, Sequence
+The findings about such a pair each name the other, and the way out.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.reading.read_draft import read_draft
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.expected_tensors import expected_tensors
 from eyas.contract.spec.renames import Rename, shared_prefix
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import NameStyle, canonical_names, stored_name
+from eyas.diagnostic import Convert, Diagnostic, Remedies, errors_of
+from eyas.errors import EyasError
 
 _INTEGERS = ("I64", "I32", "I16", "U32", "U64")
 _ALIKE = 4  # characters that two names must end in alike beyond ".weight" where shapes leave a choice
 
 
-def lookalikes(reading: DraftReading) -> dict[str, str]:
+def renames_for(reading: DraftReading) -> tuple[Rename, ...]:
+    """The renames that would give every unknown tensor that looks like a missing one its name."""
+    return _as_renames(_lookalikes(reading), list(reading.checkpoint.tensors))
+
+
+def with_lookalikes(
+    findings: Sequence[Diagnostic],
+    reading: DraftReading,
+    target: TargetSpec | None,
+    judge: Callable[[DraftReading], Iterable[Diagnostic]],
+) -> list[Diagnostic]:
+    """`findings`, where an unknown tensor may be a missing one, with that question and its answer.
+
+    Args:
+        judge: findings of the draft read under other names: advice is given only if it leads through.
+    """
+    pairs = _lookalikes(reading)
+    if not pairs:
+        return list(findings)
+    renames, found = renames_for(reading), []
+    do = _advice(reading, target, renames, judge)
+    canonical = {_bare(new): old for old, new in pairs.items()}
+    for finding in findings:
+        name = finding.items[0] if finding.items else ""
+        if finding.code == "tensor-unknown" and name in pairs:
+            what = f"{finding.what}; did you mean {pairs[name]}? That one is missing and has this shape"
+            found.append(replace(finding, what=what, do=do))
+        elif finding.code == "tensor-missing" and _bare(name) in canonical:
+            found.append(replace(finding, what=f"{finding.what}; is it {canonical[_bare(name)]}?", do=do))
+        else:
+            found.append(finding)
+    return found
+
+
+def _advice(
+    reading: DraftReading,
+    target: TargetSpec | None,
+    renames: Sequence[Rename],
+    judge: Callable[[DraftReading], Iterable[Diagnostic]],
+) -> Remedies:
+    words = " ".join(f"--rename {rename}" for rename in renames)
+    try:
+        left = errors_of(judge(read_draft(reading.checkpoint, target, renames)))
+    except EyasError as error:
+        return f"if so: `eyas convert` with {words}, after [{error.code}] is settled ({error.do})"
+    if left:
+        codes = ", ".join(dict.fromkeys(f"[{finding.code}]" for finding in left))
+        return f"if so: `eyas convert` with {words}, once {codes} is settled too"
+    names = tuple(map(str, renames))
+    remark = " # if it is that one: shapes cannot prove it"
+    return Convert(draft=reading.checkpoint.where, to=reading.dialect, rename=names, remark=remark)
+
+
+def _bare(name: str) -> str:
+    """One spelling for all: of layer 0 and of its inner norm."""
+    name = name.replace("midlayer.", "layers.0.", 1)
+    return name if name.startswith("layers.0.") else name.replace(".hidden_norm.", ".input_layernorm.")
+
+
+def _lookalikes(reading: DraftReading) -> dict[str, str]:
     """Unknown stored name -> the name, in the draft's own spelling, of the missing tensor that it may be."""
     spec, tensors = reading.spec, reading.checkpoint.tensors
     if shared_prefix(list(tensors)):
@@ -32,7 +99,7 @@ def lookalikes(reading: DraftReading) -> dict[str, str]:
     return {name: found[name] for name in unknown if name in found}
 
 
-def as_renames(pairs: Mapping[str, str], names: Sequence[str]) -> tuple[Rename, ...]:
+def _as_renames(pairs: Mapping[str, str], names: Sequence[str]) -> tuple[Rename, ...]:
     """`pairs` as the fewest renames: one for a prefix that differs in all of them, else one each.
 
     Args:

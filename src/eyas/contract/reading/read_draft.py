@@ -8,12 +8,12 @@ from eyas.contract.dialects.registry import detect
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.files.int_map import map_kind
 from eyas.contract.files.read_checkpoint import read_maps
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.renames import Rename, renamed, shared_prefix
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Convert, Diagnostic
+from eyas.diagnostic import Convert, Diagnostic, finding
 
-PREFIX = "tensor-prefix"  # the one error that writing the draft anew cures by itself
+PREFIX = "tensor-prefix"  # the one error that `eyas convert` cures by itself
 
 
 def read_draft(
@@ -38,7 +38,6 @@ def read_draft(
     is_plain = all(stored == name for stored, name in names.items())
     shown = checkpoint if is_plain else _under(names, checkpoint)
     dialect, evidence = detect(shown)
-    assert dialect.read is not None, "detect gives dialects that read"
     reading = dialect.read(shown, target, evidence)
     if is_plain:
         return reading
@@ -64,12 +63,7 @@ def _under(names: Mapping[str, str], checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _prefixed(prefix: str, dialect: Dialect, checkpoint: Checkpoint) -> Diagnostic:
-    to = dialect.name if dialect.write else "vllm"
-    return Diagnostic(
-        code=PREFIX,
-        severity="error",
-        what=f"the names of all {len(checkpoint.tensors)} tensors begin with {prefix!r}",
-        where=checkpoint.where,
-        why="a trainer's wrapper left it there: engines find none of the tensors; eyas has read them without it",
-        do=Convert(draft=checkpoint.where, to=to, remark=" # leaves it out"),
-    )
+    what = f"the names of all {len(checkpoint.tensors)} tensors begin with {prefix!r}"
+    why = "a trainer's wrapper left it there: engines find none of the tensors; eyas has read them without it"
+    do = Convert(draft=checkpoint.where, to=dialect.name, remark=" # leaves it out")
+    return finding("tensor-prefix", "error", what, checkpoint.where, why, do)

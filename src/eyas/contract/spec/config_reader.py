@@ -1,9 +1,9 @@
 """Typed access to a config.json of unknown quality: wrong types become findings, every value gets a provenance."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from eyas.diagnostic import Diagnostic
+from eyas.diagnostic import Diagnostic, finding
 from eyas.errors import EyasError
 
 _LARGEST = 1 << 31
@@ -33,12 +33,9 @@ class ConfigReader:
         Raises:
             DraftConfigIncomplete: no usable value and no fallback.
         """
-        value = self.config.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST:
-            self.provenance[field] = f"{self.level}: {key}"
-            return value
+        value = self.optional_size(key, field)
         if value is not None:
-            self._wrong(key, value, "a positive integer")
+            return value
         if fallback is None or not 0 < fallback < _LARGEST:
             raise DraftConfigIncomplete(
                 f"the draft's config does not say {key}",
@@ -51,47 +48,28 @@ class ConfigReader:
 
     def optional_size(self, key: str, field: str) -> int | None:
         """A positive integer, or None when missing or null."""
-        value = self.config.get(key)
-        if value is None:
-            return None
-        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < _LARGEST:
-            self.provenance[field] = f"{self.level}: {key}"
-            return value
-        self._wrong(key, value, "a positive integer")
-        return None
+        size: int | None = self._value(key, field, lambda v: type(v) is int and 0 < v < _LARGEST, "a positive integer")
+        return size
 
     def number(self, key: str, field: str, default: float, default_source: str) -> float:
         """A finite number."""
-        value = self.config.get(key)
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30:
-            self.provenance[field] = f"{self.level}: {key}"
-            return float(value)
-        if value is not None:
-            self._wrong(key, value, "a number")
-        self.provenance[field] = default_source
-        return default
+        value = self._value(key, field, lambda v: type(v) in (int, float) and abs(v) < 1e30, "a number")
+        if value is None:
+            self.provenance[field] = default_source
+        return default if value is None else float(value)
 
     def flag(self, key: str, field: str, default: bool) -> bool:
         """true or false; null counts as missing."""
-        value = self.config.get(key)
-        if isinstance(value, bool):
-            self.provenance[field] = f"{self.level}: {key}"
-            return value
-        if value is not None:
-            self._wrong(key, value, "true or false")
+        value = self._value(key, field, lambda v: isinstance(v, bool), "true or false")
         self.provenance.setdefault(field, f"{key} is not in {self.level}: {str(default).lower()}")
-        return default
+        return default if value is None else bool(value)
 
     def text(self, key: str, field: str, default: str) -> str:
         """A string."""
-        value = self.config.get(key)
-        if isinstance(value, str):
-            self.provenance[field] = f"{self.level}: {key}"
-            return value
-        if value is not None:
-            self._wrong(key, value, "a string")
-        self.provenance[field] = f"{key} is not in {self.level}: {default}"
-        return default
+        value = self._value(key, field, lambda v: isinstance(v, str), "a string")
+        if value is None:
+            self.provenance[field] = f"{key} is not in {self.level}: {default}"
+        return default if value is None else str(value)
 
     def integers(self, key: str) -> tuple[int, ...] | None:
         """A list of integers >= 0, None when missing, null or empty."""
@@ -112,14 +90,20 @@ class ConfigReader:
         below.findings, below.provenance = self.findings, self.provenance
         return below
 
+    def _value(self, key: str, field: str, is_right: Callable[[Any], bool], wanted: str) -> Any:
+        """The value, with its provenance; None where it is missing, null or (a finding) of the wrong kind."""
+        value = self.config.get(key)
+        if value is not None and is_right(value):
+            self.provenance[field] = f"{self.level}: {key}"
+            return value
+        if value is not None:
+            self._wrong(key, value, wanted)
+        return None
+
     def _wrong(self, key: str, value: Any, wanted: str) -> None:
-        self.findings.append(
-            Diagnostic(
-                code="config-value-invalid",
-                severity="error",
-                what=f"{key} is {str(value)[:60]!r}, not {wanted}",
-                where=f"{self.where}: {self.level}",
-                why="engines would crash on it or take a default in silence",
-                do=f"set {key} to {wanted}",
-            )
+        what, why = (
+            f"{key} is {str(value)[:60]!r}, not {wanted}",
+            "engines would crash on it or take a default in silence",
         )
+        place, do = f"{self.where}: {self.level}", f"set {key} to {wanted}"
+        self.findings.append(finding("config-value-invalid", "error", what, place, why, do, items=(key,)))

@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from eyas.contract.files.checkpoint import TensorInfo
+from eyas.contract.files.checkpoint import Checkpoint, IntMap, TensorInfo
+from eyas.diagnostic import Diagnostic
 
 # words of `DraftSpec.provenance` that findings ask for: a size that the config does not state
 HEAD_ROWS = "rows of lm_head.weight"
@@ -119,3 +120,24 @@ class DraftSpec:
     def has_vocab_map(self) -> bool:
         """The draft vocabulary is a proper part of the target's: `d2t` is needed."""
         return self.draft_vocab_size != self.vocab_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftReading:
+    """A draft as understood.
+
+    Attributes:
+        spec: the function; sizes and switches from the config, completed from the tensors.
+        checkpoint: what it was read from.
+        dialect: name of the format.
+        evidence: what the format was recognised by, one short sentence each.
+        int_maps: "d2t" / "t2d" -> contents, by canonical name.
+        findings: about the config and the names; `draft_findings` adds those about tensors, maps and the target.
+    """
+
+    spec: DraftSpec
+    checkpoint: Checkpoint
+    dialect: str
+    evidence: tuple[str, ...]
+    int_maps: Mapping[str, IntMap] = field(default_factory=dict, repr=False)
+    findings: tuple[Diagnostic, ...] = ()

@@ -18,7 +18,7 @@ from eyas.contract.spec.config_reader import ConfigReader
 from eyas.contract.spec.draft_spec import HEAD_ROWS, Mla
 from eyas.contract.spec.rope import read_rope
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.diagnostic import Diagnostic
+from eyas.diagnostic import Diagnostic, finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,15 +101,10 @@ def _layer_switches(
     rope = read_rope(reader.config, interleaved=is_mla)
     reader.provenance["rope"] = rope.source
     if rope.conflict:
+        why = f"{rope.conflict}; engines read one or the other by version"
+        what, do = "the two spellings of RoPE disagree", "write the value that the draft was trained with in both"
         reader.findings.append(
-            Diagnostic(
-                code="rope-spellings-disagree",
-                severity="error",
-                what="the two spellings of RoPE disagree",
-                where=f"{reader.where}: {reader.level}",
-                why=f"{rope.conflict}; engines read one or the other by version",
-                do="write the value that the draft was trained with in both",
-            )
+            finding("rope-spellings-disagree", "error", what, f"{reader.where}: {reader.level}", why, do)
         )
     quantization = reader.config.get("quantization_config", reader.config.get("compression_config"))
     sliding, layer_types = _sliding(reader, int(fields["num_layers"]))
@@ -225,27 +220,21 @@ def _unknown_keys(source: ConfigSource, where: str) -> list[Diagnostic]:
             findings += [_unknown(key, place, EAGLE_CONFIG_KEYS) for key in below if key not in KNOWN_EAGLE_CONFIG_KEYS]
             findings += _fixed(below, "eagle_config.", place)
     if inert:
-        findings.append(
-            Diagnostic(
-                code="config-key-inert",
-                severity="note",
-                what=f"{len(inert)} config keys have no effect on the draft",
-                where=where,
-                why=", ".join(sorted(set(inert))),
-            )
-        )
+        what = f"{len(inert)} config keys have no effect on the draft"
+        findings.append(finding("config-key-inert", "note", what, where, ", ".join(sorted(set(inert)))))
     return findings
 
 
 def _fixed(level: Mapping[str, Any], prefix: str, where: str) -> list[Diagnostic]:
     return [
-        Diagnostic(
-            code="config-switch-unsupported",
-            severity="error",
-            what=f"{key} is {str(level[key])[:40]}",
-            where=where,
-            why=f"eyas knows the function of a draft only where {key} is {FIXED_VALUES[prefix + key][0]}",
-            do=f"if the draft was not trained so, correct {key}",
+        finding(
+            "config-switch-unsupported",
+            "error",
+            f"{key} is {str(level[key])[:40]}",
+            where,
+            f"eyas knows the function of a draft only where {key} is {FIXED_VALUES[prefix + key][0]}",
+            f"correct {key} if the draft was not trained so",
+            items=(prefix + key,),
         )
         for key in level
         if prefix + key in FIXED_VALUES and level[key] not in FIXED_VALUES[prefix + key]
@@ -254,12 +243,7 @@ def _fixed(level: Mapping[str, Any], prefix: str, where: str) -> list[Diagnostic
 
 def _unknown(key: str, where: str, known: Iterable[str]) -> Diagnostic:
     near = difflib.get_close_matches(key, sorted(known), n=1)
-    return Diagnostic(
-        code="config-key-unknown",
-        severity="error",
-        what=f"unknown config key {key[:60]!r}",
-        where=where,
-        why="nobody here knows what it decides: the draft may compute something else than eyas and the engine think",
-        do=f"did you mean {near[0]!r}?" if near else f"remove {key[:60]!r} if it decides nothing, or report it",
-        items=(key, *near),
-    )
+    what = f"unknown config key {key[:60]!r}"
+    why = "eyas does not know this key; the draft may behave differently from what eyas and the engine assume"
+    do = f"rename it if you meant {near[0]!r}" if near else f"remove {key[:60]!r} if it decides nothing, or report it"
+    return finding("config-key-unknown", "error", what, where, why, do, items=(key, *near))

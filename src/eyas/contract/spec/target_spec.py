@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.read_checkpoint import read_target_checkpoint
 from eyas.contract.files.tokenizer_print import TokenizerPrint, tokenizer_print
 from eyas.contract.spec.draft_spec import Rope
 from eyas.contract.spec.rope import read_rope

@@ -16,8 +16,7 @@ from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
 from eyas.contract.engines.registry import EngineName, engine_named, parse_engine
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.files.read_checkpoint import read_checkpoint
-from eyas.contract.files.target_checkpoint import read_target_checkpoint
+from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
 from eyas.diagnostic import Convert, Diagnostic, Run, draft_folder, errors_of, worst_first
 from eyas.errors import EyasError
 from eyas.serve.launch.environment import ServerEnvironment, server_environment

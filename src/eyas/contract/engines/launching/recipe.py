@@ -9,7 +9,7 @@ from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Diagnostic, draft_folder, finding
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from eyas.contract.engines.loading.ledger import DamageSeverity, Reason, reason
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.loading.target_hooks import TargetHook
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.layer_ids import default_boundaries
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Edit, Remedies

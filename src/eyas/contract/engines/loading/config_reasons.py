@@ -5,7 +5,7 @@ from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.runtime_parameters import num_aux_states
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.version import EngineVersion, at_least
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.diagnostic import Convert
 
 

@@ -18,7 +18,7 @@ from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.serving_engine import LoadedDraft, Loading
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.files.checkpoint import Checkpoint, IntMap
-from eyas.contract.spec.draft_reading import DraftReading
+from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
 
 
