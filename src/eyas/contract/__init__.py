@@ -1,1 +1,4 @@
-"""What a draft is, in every format, and what every engine does with it. Reads headers only; never imports torch."""
+"""The contract between a draft, its target and a serving engine: files, formats, load rules, conversion.
+
+Rooms, each importing only those after it: check, convert, engines, reading, dialects, spec, files.
+"""

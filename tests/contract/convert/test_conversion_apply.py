@@ -14,8 +14,7 @@ import pytest
 from conversions import content, convert, planned
 from drafts import DraftBuild, flat_config, shapes, tensors, with_changes, write_draft, write_target
 from eyas.contract.convert.conversion import AuditFailed, PlannedTensor, SourceChanged, SourceRange
-from eyas.contract.convert.conversion_apply import apply_conversion
-from eyas.contract.convert.conversion_audit import audit_tensor
+from eyas.contract.convert.conversion_apply import apply_conversion, audit_tensor
 from eyas.contract.convert.write_torch_bin import BinDtypeUnwritable, write_torch_bin
 from eyas.contract.files.checkpoint import DTYPE_BITS
 from eyas.records.atomic import OutputExists, WriteFailed

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from eyas.contract.convert.conversion import PlannedTensor
-from eyas.contract.convert.write_tensor import write_tensor
+from eyas.contract.convert.tensor_bytes import write_tensor
 
 
 def write_safetensors(

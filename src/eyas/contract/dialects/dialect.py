@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from eyas.contract.dialects.reading import assemble, flat_source
+from eyas.contract.dialects.assemble import assemble, flat_source
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.draft_spec import DraftReading, DraftSpec
 from eyas.contract.spec.read_config import ConfigSource
