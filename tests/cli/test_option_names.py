@@ -5,6 +5,7 @@ import re
 import pytest
 
 from eyas.cli.app import COMMANDS, build_app, main
+from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,19 @@ def test_what_several_commands_take_goes_by_one_name_also_where_it_may_stand_wit
     app = build_app()
     for command in commands:
         assert any(option in a.names for a in app[command].assemble_argument_collection()), command
+
+
+def test_every_command_drafts_the_same_number_of_tokens_unless_told():
+    app = build_app()
+    found = {
+        f"{command} {argument.name}": str(argument.field_info.default)
+        for command in COMMANDS
+        for argument in app[command].assemble_argument_collection()
+        if argument.name.endswith("-draft-tokens")
+    }
+    assert len(found) >= 9
+    assert found.pop("chat --num-draft-tokens") == "auto"  # each round's depth is chosen by its cost
+    assert set(found.values()) == {str(DEFAULT_DRAFT_TOKENS)}
 
 
 def test_a_switch_that_is_off_has_no_second_name_that_turns_it_off():

@@ -10,6 +10,7 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.cli.terminal import Terminal
 from eyas.contract.check.check import CheckReport
 from eyas.contract.files.checkpoint import Checkpoint
+from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.diagnostic import SEVERITIES, Severity
 from eyas.errors import ExitCode
 from eyas.talk import say_loading
@@ -25,7 +26,9 @@ def check(
     for_: Annotated[tuple[str, ...], Parameter(name="--for", negative="")] = (),
     runner: Literal["v1", "v2"] | None = None,
     algorithm: Literal["EAGLE3", "EAGLE"] = "EAGLE3",
-    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"], validator=Number(gte=1, lte=32))] = 3,
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"], validator=Number(gte=1, lte=32))] = (
+        DEFAULT_DRAFT_TOKENS
+    ),
     ledger: Annotated[bool, Parameter(negative="")] = False,
     deep: Annotated[bool, Parameter(negative="")] = False,
     fail_on: Severity = "error",

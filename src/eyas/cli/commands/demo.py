@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from eyas import shipped
 from eyas.cli.output import JsonFlag, emit
+from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.errors import EyasError
 from eyas.records.atomic import write_text
 
@@ -30,11 +31,8 @@ class DemoConfig:
     train_tokens: int = 10_000
     """Training tokens of the two-minute draft."""
 
-    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = 5
-    """Drafts per verify pass (K), bonus token excluded, in the replay."""
-
-    bench_num_draft_tokens: int = 2
-    """Drafts per verify pass in the speed measurement: on two cores a short chain is fastest."""
+    num_draft_tokens: Annotated[int, Parameter(name=["--num-draft-tokens", "-k"])] = DEFAULT_DRAFT_TOKENS
+    """Drafts per verify pass (K), bonus token excluded, in the replay and the speed measurement."""
 
     bench_prompts: int = 4
     """Prompts of each kind of text in the speed measurement."""
@@ -140,7 +138,7 @@ def demo_steps(config: DemoConfig) -> list[Step]:
             "speed of plain and speculative decoding, with the ceiling",
             [
                 *["bench", "--engine", "eyas", "--target", TARGET, "--draft", str(draft), "--data", str(eval_rows)],
-                *["-k", str(config.bench_num_draft_tokens), "--max-prompts", str(config.bench_prompts)],
+                *["-k", k, "--max-prompts", str(config.bench_prompts)],
                 *["--max-new-tokens", str(config.bench_new_tokens), "--json"],
             ],
             out / "bench.json",

@@ -23,6 +23,7 @@ from eyas.contract.reading.read_draft import read_draft
 from eyas.contract.reading.target_fit import fit_findings
 from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec, target_spec
+from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.diagnostic import SEVERITIES, Diagnostic, Severity, errors_of, worst_first
 from eyas.errors import EyasError
 
@@ -34,7 +35,7 @@ class CheckOptions:
     algorithm: Literal["EAGLE3", "EAGLE"] = "EAGLE3"
     """Speculative algorithm of the launch; EAGLE with an EAGLE-3 draft starts and accepts nothing."""
 
-    num_draft_tokens: int = 3
+    num_draft_tokens: int = DEFAULT_DRAFT_TOKENS
     """Drafts per verify pass (K, bonus excluded) that the launch flags are printed for."""
 
     deep: bool = False
