@@ -21,10 +21,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from eyas.serve.launch.serve_options import ServeOptions
 from serve_gpu import CPU_FLAGS, ENGINES
 
 from eyas import shipped
+from eyas.contract.engines.launching.serve_options import ServeOptions
 from eyas.models.target_folder import resolve_target
 from eyas.parity.config import ParityConfig
 from eyas.parity.stage import parity_with_target
