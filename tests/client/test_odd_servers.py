@@ -2,9 +2,7 @@
 
 import json
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,38 +18,13 @@ from eyas.contract.engines.registry import server_api
 from eyas.contract.engines.sglang.serving import counters_of as of_sglang
 from eyas.contract.engines.vllm.serving import counters_of as of_vllm
 from eyas.errors import EyasError
+from odd_server import answering, whole
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-
-
-@contextmanager
-def answering(respond: Callable[[socket.socket], None]) -> Iterator[str]:
-    """A server of raw bytes: `respond` gets each connection after its request was read."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                with connection:
-                    try:
-                        connection.recv(65536)
-                        respond(connection)
-                    except OSError:
-                        continue
-
-        threading.Thread(target=serve, daemon=True).start()
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-def whole(body: bytes, head: bytes = b"HTTP/1.1 200 OK") -> Callable[[socket.socket], None]:
-    return lambda c: c.sendall(head + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
 
 def fetch(url: str) -> object:

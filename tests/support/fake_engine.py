@@ -13,6 +13,7 @@ Script keys (all optional):
   health        codes of /health by seconds since serving began: [[0, 503], [2, 200]]
   ready_line    printed when the warm-up is over; stop_after_s: end by itself with exit code 0
   ignore_term   SIGTERM does nothing; leak: children that ignore SIGTERM live in sessions of their own
+  chain         begin a chain of processes of which each forks the next and ends at once
   bind          a port to bind before anything else (to meet a busy one); fill: a file to write until the disk is full
 """
 
@@ -50,6 +51,8 @@ def main() -> int:
     if "fill" in script:
         fill(script["fill"])
     children = [start_child(script, rank) for rank in range(script.get("ranks", 0))]
+    if script.get("chain"):
+        start_chain()
     replay(script)
     if script.get("exit") is not None:
         return int(script["exit"])
@@ -67,6 +70,14 @@ def start_child(script: dict[str, Any], rank: int) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [title, __file__, inner], executable=sys.executable, start_new_session=bool(script.get("leak"))
     )
+
+
+def start_chain() -> None:
+    """Processes that fork the next and end within 20 ms, each in a session of its own."""
+    line = 'setsid sh -c "$EYAS_TEST_LINE" & sleep 0.01'
+    environment = {**os.environ, "EYAS_TEST_CHAIN": str(os.getpid()), "EYAS_TEST_LINE": line}
+    subprocess.Popen(["sh", "-c", line], env=environment, start_new_session=True)
+    time.sleep(0.3)
 
 
 def child(script: dict[str, Any]) -> int:

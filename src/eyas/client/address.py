@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 32 << 20  # a /metrics page of a hundred ranks stays below 5 MB
 _LONGEST_BODY_S = 120.0  # a body that drips is not an answer
-UNREADABLE = (ValueError, TypeError, AttributeError, KeyError, RecursionError)  # what JSON of the wrong shape raises
+UNREADABLE = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    KeyError,
+    RecursionError,
+    OverflowError,
+)  # what JSON of the wrong shape raises
 
 
 class ServerUnreachable(EyasError):
@@ -38,6 +45,12 @@ class ServerRefused(EyasError):
 
     code = "server-refused"
     exit_code = ExitCode.ENVIRONMENT
+
+
+class AnswerEndless(ServerRefused):
+    """The server's answer does not end: it is larger, or takes longer, than any that is asked for."""
+
+    code = "answer-endless"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +92,7 @@ def open_http(address: ServerAddress, *, timeout_s: float = 60.0) -> "httpx.Clie
 
     return httpx.Client(
         base_url=address.url.rstrip("/"),
-        headers=address.headers,
+        headers={"Accept-Encoding": "identity", **address.headers},  # 13 kB of gzip can hold 4.8 GB
         timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
         trust_env=not address.is_loopback,
         limits=httpx.Limits(max_connections=None),
@@ -159,19 +172,20 @@ def bounded_text(response: "httpx.Response", address: ServerAddress, route: str)
         ServerRefused: an HTTP error (its body is quoted), a redirect, or a body without end.
     """
     where = f"{address.url.rstrip('/')}{route}"
+    require_plain(response, address, route)
     end = time.monotonic() + _LONGEST_BODY_S
     body = bytearray()
     for piece in response.iter_bytes():
         body += piece
         if len(body) > MAX_BODY_BYTES or time.monotonic() > end:
-            raise ServerRefused(
+            raise AnswerEndless(
                 f"the answer of {route} has no end",
                 where,
                 f"{len(body) >> 20} MiB arrived without an end; at most {MAX_BODY_BYTES >> 20} MiB are read, for "
                 f"{_LONGEST_BODY_S:.0f} s",
                 "give the URL of a serving engine",
             )
-    text = body.decode(response.encoding or "utf-8", errors="replace")
+    text = body.decode(errors="replace")
     if not response.is_success:
         raise ServerRefused(
             f"HTTP {response.status_code} from {route}",
@@ -180,6 +194,18 @@ def bounded_text(response: "httpx.Response", address: ServerAddress, route: str)
             "see the server's log; the flags and the model's name must fit the request",
         )
     return text
+
+
+def require_plain(response: "httpx.Response", address: ServerAddress, route: str) -> None:
+    """Raise `ServerRefused` for a compressed answer: it was not asked for, and what it holds has no bound."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ServerRefused(
+            f"the answer of {route} is compressed",
+            f"{address.url.rstrip('/')}{route}",
+            f"Content-Encoding: {encoding[:40]}, though only plain answers are asked for",
+            "ask the server itself, not a proxy that compresses",
+        )
 
 
 def get_json(http: "httpx.Client", address: ServerAddress, route: str) -> Mapping[str, Any] | None:

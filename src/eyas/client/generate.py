@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from eyas.client.address import (
     UNREADABLE,
+    AnswerEndless,
     ServerAddress,
     ServerRefused,
     bounded_text,
     get_json,
+    require_plain,
     translated_errors,
 )
 from eyas.client.server_api import AnswerStream, Generation, GenerationOptions, Prompt, ServerApi
 
 if TYPE_CHECKING:
     import httpx
+
+_MAX_LINE_BYTES, _MAX_STREAM_BYTES = 4 << 20, 256 << 20  # an event may hold all text so far
 
 
 def generate(
@@ -62,7 +66,9 @@ def generate(
         if not response.is_success:
             bounded_text(response, address, route)
         try:
-            for event in _events(response.iter_lines()):
+            require_plain(response, address, route)
+            end = None if options.max_seconds is None else start + options.max_seconds
+            for event in _events(_lines(response, address, route, end, clock)):
                 if event.get("error"):
                     raise ServerRefused(
                         f"{route} ended with an error",
@@ -157,6 +163,27 @@ def _openai_body(address: ServerAddress, prompt: Prompt, options: GenerationOpti
     if options.ignore_eos:
         body["ignore_eos"] = True
     return body | dict(address.api.extra_body) | dict(options.extra)
+
+
+def _lines(
+    response: "httpx.Response", address: ServerAddress, route: str, end: float | None, clock: Callable[[], float]
+) -> Iterator[str]:
+    """The lines of a streamed body, bounded in length, in all and, with `end`, in time."""
+    rest, num_bytes = b"", 0
+    for piece in response.iter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        num_bytes += len(piece)
+        late = end is not None and clock() > end
+        if late or len(rest) > _MAX_LINE_BYTES or num_bytes > _MAX_STREAM_BYTES:
+            size = f"{num_bytes} bytes" + (f", {len(rest)} of them in one line" if len(rest) > _MAX_LINE_BYTES else "")
+            raise AnswerEndless(
+                f"the answer of {route} has no end",
+                address.url,
+                "it had not ended when the time was up" if late else f"{size} came and more was to come",
+                "see what the server is doing: eyas watch",
+            )
+        yield from (line.decode(errors="replace") for line in lines)
+    yield rest.decode(errors="replace")
 
 
 def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:

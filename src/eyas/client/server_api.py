@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from eyas.client.address import ServerAddress
 
+MOST_POSITIONS = 128  # draft positions that a server may count; more are left out
+
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 
 
@@ -28,6 +30,7 @@ class GenerationOptions:
         seed: sampling seed; None = the server's.
         ignore_eos: continue after the end of the answer (fixed length; bad for acceptance figures).
         depth: drafts per verify pass along one path, for servers that do not say; None = unknown.
+        max_seconds: give up an answer that has not ended by then; None = only silence is limited.
         extra: further fields of the request body, as they are.
     """
 
@@ -38,6 +41,7 @@ class GenerationOptions:
     seed: int | None = None
     ignore_eos: bool = False
     depth: int | None = None
+    max_seconds: float | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 

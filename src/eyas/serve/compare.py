@@ -1,6 +1,5 @@
 """Two runs side by side: what was changed between them, and where they part."""
 
-import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -10,7 +9,7 @@ from typing import Any
 
 from eyas.serve.facts.clock import Clock, SystemClock
 from eyas.serve.facts.evidence import ExitFacts, LogLine, Observation
-from eyas.serve.facts.run_folder import RunFolder
+from eyas.serve.facts.run_folder import RunFolder, read_document
 from eyas.serve.facts.state import Engine
 from eyas.serve.log.log_tail import LogTail
 from eyas.serve.log.tables import all_lives
@@ -182,13 +181,7 @@ class _Once:
 
 
 def _document_of(folder: RunFolder | None, name: str) -> Mapping[str, Any]:
-    if folder is None:
-        return {}
-    try:
-        document = json.loads((folder.path / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    return read_document(folder.path / name) if folder is not None else {}
 
 
 def _telling(lines: Sequence[LogLine]) -> list[LogLine]:

@@ -1,11 +1,20 @@
 """Each launch has its own folder; secrets do not get into it."""
 
 import json
+import os
+import re
 from pathlib import Path
 
 import pytest
 
-from eyas.serve.facts.run_folder import REDACTED, RunFolder, RunFolderUnreadable, redact_command, redact_environment
+from eyas.serve.facts.run_folder import (
+    REDACTED,
+    RunFolder,
+    RunFolderUnreadable,
+    read_document,
+    redact_command,
+    redact_environment,
+)
 
 
 def test_two_launches_in_one_second_do_not_meet(tmp_path: Path):
@@ -16,13 +25,30 @@ def test_two_launches_in_one_second_do_not_meet(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "name", ["HF_TOKEN", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "WANDB_API_KEY"]
+    "name",
+    [
+        "HF_TOKEN",
+        "OPENAI_API_KEY",
+        "AWS_SECRET_ACCESS_KEY",
+        "MY_PASSWORD",
+        "WANDB_API_KEY",
+        "PROXY_AUTHORIZATION",
+        "SSH_PASSPHRASE",
+        "MYSQL_PWD",
+        "CI_TOKENS",
+        "SESSION_COOKIE",
+        "MINIO_ACCESSKEY",
+        "BEARER",
+        "my_client_secret",
+    ],
 )
 def test_secrets_of_the_environment_are_redacted(name: str):
     assert redact_environment({name: "sk-1234"}) == {name: REDACTED}
 
 
-@pytest.mark.parametrize("name", ["NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", "PATH"])
+@pytest.mark.parametrize(
+    "name", ["NCCL_DEBUG", "CUDA_VISIBLE_DEVICES", "TOKENIZERS_PARALLELISM", "PATH", "PWD", "OLDPWD", "KEYBOARD"]
+)
 def test_what_is_no_secret_stays(name: str):
     assert redact_environment({name: "x"}) == {name: "x"}
 
@@ -71,3 +97,45 @@ def test_stacks_never_overwrite_each_other(tmp_path: Path):
 
     assert folder.write_stacks("a").name == "stacks-1.txt"
     assert folder.write_stacks("b").name == "stacks-2.txt"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("https://hub/x?token=hf_1&b=2", f"https://hub/x?token={REDACTED}&b=2"),
+        ("https://hub/x?b=2&X-Amz-Signature=abc#f", f"https://hub/x?b=2&X-Amz-Signature={REDACTED}#f"),
+        ("Authorization: Bearer sk-1", f"Authorization: Bearer {REDACTED}"),
+        ("http://me:pw@proxy:80/?api_key=1", f"http://{REDACTED}@proxy:80/?api_key={REDACTED}"),
+    ],
+)
+def test_secrets_inside_other_values_are_redacted(value: str, shown: str):
+    assert redact_environment({"EXTRA": value}) == {"EXTRA": shown}
+    assert redact_command(["x", value]) == ["x", shown]
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a folder", "a device", "deep", "a list"])
+def test_what_stands_in_the_place_of_a_document_is_none(tmp_path: Path, what: str):
+    path = tmp_path / "last.json"
+    if what == "a pipe":
+        os.mkfifo(path)  # reading it would wait for its writer for ever
+    elif what == "a folder":
+        path.mkdir()
+    elif what == "a device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.write_text("[" * 100_000 if what == "deep" else "[1]")
+
+    assert read_document(path) == {}
+
+
+def test_the_run_folder_holds_no_byte_that_a_terminal_obeys(tmp_path: Path):
+    foreign = "\x1b]0;title\x07 \x1b]52;c;aGk=\x07 \x1bc \x9b31m \u202e"
+    folder = RunFolder.create(tmp_path, engine="sglang")
+    folder.write_document("last.json", {"reason": foreign})
+    folder.append_event({"text": foreign})
+    folder.write_stacks(foreign)
+    folder.write_launch([foreign], {}, engine="sglang", version=None)
+
+    for path in folder.path.iterdir():
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", path.read_text()), path
+    assert read_document(folder.path / "last.json") == {"reason": foreign}

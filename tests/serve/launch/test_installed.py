@@ -1,5 +1,6 @@
 """Which engine a Python can start is found without importing it; its flags are asked once."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -76,3 +77,38 @@ def test_a_help_that_fails_leaves_the_table_and_a_note(tmp_path: Path):
 
     assert flags.knows("--speculative-algorithm")
     assert "did not print its --help" in talk.notes[0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[]",
+        "null",
+        "1",
+        '"x"',
+        "{}",
+        '{"found": 1, "origin": null, "python": "3"}',
+        '{"found": ["vllm", null], "origin": null, "python": "3"}',
+        '{"found": ["vllm"], "origin": 1, "python": "3"}',
+        "[" * 50_000,
+    ],
+)
+def test_a_program_that_is_no_python_is_said(tmp_path: Path, answer: str):
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/answer\n")
+    (tmp_path / "answer").write_text(answer)
+    program.chmod(0o755)
+
+    with pytest.raises(PythonUnusable):
+        find_engine("vllm", python=str(program), environment=dict(os.environ))
+
+
+def test_a_package_without_a_version_is_said(tmp_path: Path):
+    info = tmp_path / "vllm-0.32.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\n")
+
+    with pytest.raises(PythonUnusable) as caught:
+        find_engine("vllm", environment={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+    assert "no version" in str(caught.value)

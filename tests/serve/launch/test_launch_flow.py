@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import socket
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -13,8 +15,9 @@ from eyas.contract.check.check import CheckReport
 from eyas.contract.engines.launching.serve_options import ServeOptions
 from eyas.contract.engines.registry import engine_named, parse_engine
 from eyas.diagnostic import Diagnostic
+from eyas.serve.facts.clock import SystemClock
 from eyas.serve.facts.state import Event, Experiment, Snapshot, Stall, StateName
-from eyas.serve.launch import running_server
+from eyas.serve.launch import flow, running_server
 from eyas.serve.launch.environment import server_environment
 from eyas.serve.launch.flow import PortBusy, flags_of, launch, launch_with_retries
 from eyas.serve.launch.installed import find_engine
@@ -23,6 +26,8 @@ from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest
 from eyas.serve.launch.memory_estimate import estimate_memory
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.log.tables import experiments_for, spec_config_of
+from eyas.serve.look.endpoints import KeyUnsendable, require_sendable
+from eyas.serve.supervise.supervisor import Supervisor
 from eyas.serve.supervise.views import PlainView
 from eyas.serve.verdict.canary_run import CanaryOptions
 from recipes import recipe
@@ -327,3 +332,97 @@ def test_keys_for_vllms_speculative_config_are_merged_by_its_command():
     merged = engine_named("vllm").launching.command(recipe("vllm", "0.33.0", *words))
     assert merged.findings == ()
     assert merged.argv.count("--speculative-config") == 1
+
+
+def test_the_keys_file_is_in_memory_and_its_link_is_dead_without_the_engine():
+    """kill -9 to eyas leaves a name that leads nowhere, never the key."""
+    with flow._key_file("--config", "it's secret") as (words, inherited):
+        link = Path(words[1])
+        assert link.suffix == ".yaml"
+        assert link.is_symlink()
+        assert link.read_text() == "api-key: 'it''s secret'\n"
+        target = os.readlink(link)
+
+    assert not link.exists()
+    assert not Path(target).exists() or "secret" not in Path(target).read_text()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(inherited[0])
+
+
+def test_links_that_killed_launches_left_are_swept_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    old, new = tmp_path / "eyas-key-old", tmp_path / "eyas-key-new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "key.yaml").symlink_to("/proc/self/fd/999")
+    os.utime(old, (0, 0))
+    with flow._key_file("--config", "k"):
+        pass
+
+    assert not old.exists()
+    assert new.exists()
+
+
+def test_a_deaf_engine_is_not_waited_for_in_silence(tmp_path: Path):
+    """Up to 91 s passed after Ctrl-C without a word."""
+    lines = Lines()
+    plan = plan_of(tmp_path, "vllm")
+    interrupts = Interrupts()
+    settings = LaunchSettings(runs=tmp_path / "runs", cache=tmp_path / "cache", canary=None, poll_s=0.1)
+    server = running_server.RunningServer(
+        plan,
+        settings,
+        lines.view,
+        interrupts,
+        SystemClock(),
+        None,
+        None,
+        _supervisor(),
+        None,  # type: ignore[arg-type]
+    )
+    for waited in range(90):
+        server.say_waiting(float(waited))
+
+    assert len(lines.said) == 18
+    assert "may drain for 90 s; Ctrl-C again ends it at once" in lines.said[0]
+
+
+def _supervisor() -> Supervisor:
+    from fake_world import FakeClock, World
+
+    supervisor = Supervisor(engine="vllm", version=None, probes=World(), clock=FakeClock())
+    supervisor.step()
+    return supervisor
+
+
+def test_the_terminals_end_ends_the_server_well_and_nohup_keeps_it():
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert interrupts.asked()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupts() as interrupts:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupts.asked()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("key", ["schlüssel", "k\n", "k\x00", "”quoted”"])
+def test_a_key_that_no_header_carries_is_refused_before_anything_starts(key: str):
+    with pytest.raises(KeyUnsendable) as caught:
+        require_sendable(key, "MY_KEY")
+
+    assert key not in str(caught.value)
+
+
+def test_a_verdict_whose_answers_do_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lines = Lines()
+    monkeypatch.setattr(running_server, "_in_background", lambda work: Future())
+    monkeypatch.setattr(running_server, "_COMPARING_S", 0.3)
+    canary = CanaryOptions(min_rounds=200, max_seconds=0.2)
+
+    outcome = run(tmp_path, plan_of(tmp_path, "vllm"), lines, canary=canary)
+
+    assert outcome.verdict is None
+    assert any("no verdict within" in line for line in lines.said)

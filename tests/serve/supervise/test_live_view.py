@@ -2,8 +2,16 @@
 
 import io
 import json
+import threading
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from eyas.cli.output import print_json
 from eyas.cli.server_view import server_view
+from eyas.cli.terminal import Terminal
+from eyas.serve.facts.state import Event, RankView
 from eyas.serve.supervise.views import PlainView, RichView, final_text, head_line, lines_of, textfile_of
 from eyas.talk import Silent, seconds
 from fake_world import drive, gpu
@@ -95,3 +103,46 @@ def test_the_textfile_has_one_state_that_holds():
 
 def test_seconds_are_words():
     assert [seconds(v) for v in (None, 4.4, 127, 3720, 7260)] == ["?", "4 s", "2:07 min", "62:00 min", "2:01 h"]
+
+
+FOREIGN = "\x1b]0;owned\x07\x1b]52;c;cHduZWQ=\x07\x1bc\x9b2J\u202e\r"
+
+
+def foreign_snapshot():
+    """What a hostile server can say of itself, everywhere where a snapshot has room for it."""
+    last = loading().last
+    texts = {"engine": FOREIGN, "version": FOREIGN, "reason": FOREIGN, "last_line": FOREIGN}
+    ranks = (RankView(label=FOREIGN, pid=1, status="S"),)
+    return replace(last, **texts, warnings=(FOREIGN,), ranks=ranks, endpoints={"/health": FOREIGN})
+
+
+def test_no_view_hands_a_terminal_what_it_would_obey(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    """OSC 0 sets the title, OSC 52 the clipboard, ESC c resets: from a server's /version or a line of its log."""
+    from rich.console import Console
+
+    snapshot = foreign_snapshot()
+    event = Event(at=0.0, elapsed_s=0.0, kind="note", state=snapshot.state, text=FOREIGN, data={"line": FOREIGN})
+    picture = io.StringIO()
+    rich = RichView(Console(file=picture, force_terminal=True, width=200))
+    for view in (rich, PlainView(Terminal().line), server_view(Silent(), json=True)):
+        view.show(snapshot, ())
+        view.event(event)
+        view.close()
+    print_json(snapshot.as_document())
+    shown = capfd.readouterr()
+
+    for text in (picture.getvalue(), shown.out, shown.err, textfile_of(snapshot)):
+        assert "\x1b]" not in text
+        assert "\x1bc" not in text
+        assert not any(char in text for char in "\x07\x9b\u202e")
+        assert "owned" in text or "engine=" in text
+
+
+def test_a_picture_has_no_thread_that_could_die_with_a_traceback():
+    from rich.console import Console
+
+    before = threading.active_count()
+    view = RichView(Console(file=io.StringIO(), force_terminal=True))
+
+    assert threading.active_count() == before
+    view.close()

@@ -38,6 +38,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def chain_of(root: int) -> list[int]:
+    """Processes of the chain that the engine of this process number began."""
+    mark = f"EYAS_TEST_CHAIN={root}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in entry.read_bytes().split(b"\0"):
+                found.append(int(entry.parent.name))
+    return found
+
+
 class Bench:
     """Starts fake engines and makes sure that none outlives the test."""
 
@@ -270,6 +281,27 @@ def test_the_engine_does_not_outlive_an_eyas_that_is_killed(tmp_path: Path):
 
     assert engine in pids
     assert wait_for(lambda: not any(is_alive(pid) for pid in pids), within=20)
+
+
+def test_a_chain_of_short_lived_processes_does_not_outlive_the_engine(bench: Bench):
+    """Each forks the next and ends within 20 ms: a look at /proc may meet none of them."""
+    process, supervisor = bench.start(exit=0, chain=True)
+    run_to(supervisor, StateName.STOPPED, StateName.CRASHED)
+
+    assert process.wait_gone(30)
+    assert chain_of(process.pid) == []
+
+
+def test_children_that_ignore_sigterm_end_when_the_guard_is_killed(bench: Bench):
+    process, supervisor = bench.start(ranks=2, leak=True, port=free_port(), health=[[0, 200]])
+    run_to(supervisor, StateName.READY)
+    assert wait_for(lambda: len(process.living()) == 3)
+    supervisor.step()
+    pids = process.living()
+    os.kill(process.guard_pid, signal.SIGKILL)
+
+    assert wait_for(lambda: process.poll() is not None)
+    assert not any(is_alive(pid) for pid in pids)
 
 
 def test_a_command_that_is_not_there_is_refused_with_its_name(tmp_path: Path):

@@ -7,8 +7,8 @@ import pytest
 
 from eyas.serve.facts.evidence import Answer, CounterFacts, ExitFacts
 from eyas.serve.facts.state import StateName
-from fake_world import World, drive, sglang
-from scenario_worlds import EAGLE3, SGLANG, VLLM, VLLM_CPU, counted, ready, sglang_world, vllm_world
+from fake_world import World, drive, sglang, vllm
+from scenario_worlds import EAGLE3, SGLANG, UP, VLLM, VLLM_CPU, counted, ready, sglang_world, vllm_world
 
 
 def test_a_clean_end_is_stopped():
@@ -248,3 +248,43 @@ def test_the_ranks_of_an_earlier_start_in_the_same_tree_are_not_missed():
 
     assert run.at(end + 15).state is StateName.UNHEALTHY
     assert run.names[-2:] == ["starting", "ready"]
+
+
+DEATHS = (
+    "EngineDeadError: EngineCore encountered an issue",
+    "RuntimeError: engine core exited unexpectedly",
+    "kill_process_tree called: parent_pid=7, include_parent=True, pid=7",
+    "Received sigquit from a child process",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+    "No space left on device",
+    "server_args=ServerArgs(model_path='x')",
+    "Traceback (most recent call last):",
+)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_a_users_text_is_no_evidence_of_a_death(death: str):
+    """With request logging on, prompts and answers are in the log: on one line, or with their own newlines."""
+    for world, known in ((sglang_world(), SGLANG), (vllm_world(), VLLM)):
+        end = ready(world) if known is SGLANG else up(world)
+        line = sglang if known is SGLANG else vllm
+        quoted = [
+            f"Receive: obj=GenerateReqInput(rid='1', text={death!r})",
+            f"Finish: obj=GenerateReqInput(rid='1'), out={{'text': {death!r}}}",
+            f"Received request cmpl-1: prompt: {death!r}, params: SamplingParams(n=1)",
+            f"Generated response cmpl-1: output: {death!r}, output_token_ids: None",
+        ]
+        world.log(end + 2, "".join(line(end + 2, text) for text in quoted) + f"a user's text\n{death}\nand its end\n")
+        world.log(end + 3, f'INFO:     1.2.3.4:5 - "GET /?q={death.replace(" ", "_")} HTTP/1.1" 404 Not Found\n')
+        run = drive(world, *known, until=end + 30)
+
+        assert run.last.state.is_serving, (known, run.last.reason)
+        assert run.last.cause is None
+        assert not any("new start" in event.text for event in run.events)
+
+
+def up(world: World) -> float:
+    end = world.replay("vllm-0.25.1-eagle3.log", until=b"Engine 000")
+    world.log(end + 1, UP + "\n")
+    world.at(end + 1, port="open", health=200)
+    return end + 1

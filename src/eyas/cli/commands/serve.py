@@ -245,4 +245,8 @@ def _key_variable(name: str | None) -> str | None:
             "the API key is read from it",
             f"export {name}=... in the shell that starts eyas",
         )
+    if name is not None:
+        from eyas.serve.look.endpoints import require_sendable
+
+        require_sendable(os.environ[name], name)
     return name

@@ -14,6 +14,7 @@ from eyas.serve import compare as compare_module
 from eyas.serve.compare import recorded_verdict
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.look import subject as subject_module
+from eyas.serve.look.endpoints import require_sendable
 from eyas.serve.supervise.views import final_text
 from eyas.serve.watch import WatchConfig
 from eyas.serve.watch import watch as watch_server
@@ -69,13 +70,15 @@ def watch(
             "neither a URL, PID or log was given, nor --compare with two runs",
             "eyas watch http://127.0.0.1:30000 --until ready",
         )
+    api_key = os.environ.get("EYAS_API_KEY")
+    require_sendable(api_key, "EYAS_API_KEY")
     found = subject_module.parse(subject, url=config.url, log=config.log)
     with Interrupts() as interrupts:
         last, exit_code, folder = watch_server(
             found,
             config,
             server_view(Terminal(), json=json),
-            api_key=os.environ.get("EYAS_API_KEY"),
+            api_key=api_key,
             interrupted=interrupts.asked,
         )
     verdict = recorded_verdict(Path(subject))

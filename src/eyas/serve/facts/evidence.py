@@ -70,6 +70,11 @@ class LogLine:
     bar: Bar | None = None
 
     @property
+    def has_prefix(self) -> bool:
+        """Printed by a logger: with a time, a level or its process."""
+        return self.stamp is not None or bool(self.level or self.label)
+
+    @property
     def has_full_date(self) -> bool:
         """Stamped with its year, as SGLang does; vLLM, which prints a level too, leaves it out."""
         return self.stamp is not None and not self.level

@@ -14,6 +14,7 @@ RUNS/20261129-140301-sglang-1/
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +23,19 @@ from typing import Any
 
 from eyas.errors import ExitCode, EyasError
 from eyas.records.atomic import write_failed, write_text
+from eyas.talk import printable
 
 REDACTED = "(redacted)"
-_SECRET_NAME = re.compile(r"(^|_)(API_?KEYS?|KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|AUTH)(_|$)", re.IGNORECASE)
-_SECRET_FLAG = re.compile(r"^--[a-z-]*(api-key|token|secret|password)$")
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_SECRET_NAME = re.compile(
+    r"(^|_)(KEYS?|API_?KEYS?|TOKENS?|PASSWD|PASS|AUTH)(_|$)|_PWD(_|$)"
+    r"|PASSWORD|PASSPHRASE|SECRET|CREDENTIAL|AUTHORIZATION|COOKIE|ACCESS_?KEY|BEARER",
+    re.IGNORECASE,
+)
+_SECRET_FLAG = re.compile(r"^--[a-z-]*(key|token|secret|password|passphrase|authorization|cookie)$")
+_LOGIN = re.compile(r"(?<=://)[^/@\s]{1,500}(?=@)")
+_QUERY = re.compile(r"(?i)([?&][\w-]{0,40}(?:token|key|secret|password|signature|auth)=)[^&\s#]+")
+_BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)\S+")
+_MAX_BYTES = 64 << 20  # of a file that is read back
 
 
 class RunFolderUnreadable(EyasError):
@@ -37,11 +46,17 @@ class RunFolderUnreadable(EyasError):
 
 
 def redact_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment with every secret's value replaced: names like *_TOKEN, *_KEY; logins inside URLs."""
+    """The environment with its secrets replaced: values of names like *_TOKEN, *_KEY, and those inside other values."""
     return {
-        name: REDACTED if _SECRET_NAME.search(name) and value else _URL_LOGIN.sub(REDACTED, value)
+        name: REDACTED if _SECRET_NAME.search(name) and value else redact_text(value)
         for name, value in sorted(environment.items())
     }
+
+
+def redact_text(text: str) -> str:
+    """`text` without logins in URLs, `?token=` and its like, and what follows "Bearer"."""
+    text = _QUERY.sub(rf"\1{REDACTED}", _LOGIN.sub(REDACTED, text))
+    return _BEARER.sub(rf"\1{REDACTED}", text)
 
 
 def redact_command(command: Sequence[str]) -> list[str]:
@@ -55,7 +70,7 @@ def redact_command(command: Sequence[str]) -> list[str]:
         elif equals and _SECRET_FLAG.match(flag):
             out.append(f"{flag}={REDACTED}")
         else:
-            out.append(_URL_LOGIN.sub(REDACTED, word))
+            out.append(redact_text(word))
         hide_next = bool(_SECRET_FLAG.match(word))
     return out
 
@@ -142,15 +157,11 @@ class RunFolder:
             "environment": redact_environment(environment),
             **(extra or {}),
         }
-        write_text(self.launch_path, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        write_text(self.launch_path, printable(json.dumps(document, indent=1, ensure_ascii=False)) + "\n")
 
     def read_launch(self) -> dict[str, Any]:
         """launch.json, or an object without command if it was never written."""
-        try:
-            document = json.loads(self.launch_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return {"schema": "eyas.launch/1", "command": [], "environment": {}}
-        return document if isinstance(document, dict) else {}
+        return read_document(self.launch_path) or {"schema": "eyas.launch/1", "command": [], "environment": {}}
 
     def write_document(self, name: str, document: Mapping[str, Any]) -> None:
         """A JSON object as `name` (e.g. "timeline.json"), atomically.
@@ -158,7 +169,7 @@ class RunFolder:
         Raises:
             WriteFailed: the disk is full.
         """
-        write_text(self.path / name, json.dumps(document, ensure_ascii=False) + "\n")
+        write_text(self.path / name, printable(json.dumps(document, ensure_ascii=False)) + "\n")
 
     def append_event(self, document: Mapping[str, Any]) -> None:
         """One line more in events.jsonl.
@@ -166,9 +177,10 @@ class RunFolder:
         Raises:
             WriteFailed: the disk is full.
         """
-        line = json.dumps(document, ensure_ascii=False) + "\n"
+        line = printable(json.dumps(document, ensure_ascii=False)) + "\n"
         try:
-            descriptor = os.open(self.events_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+            descriptor = os.open(self.events_path, flags, 0o644)
             try:
                 os.write(descriptor, line.encode())
             finally:
@@ -185,5 +197,18 @@ class RunFolder:
         number = 1
         while (path := self.path / f"stacks-{number}.txt").exists():
             number += 1
-        write_text(path, text)
+        write_text(path, printable(text))
         return path
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The JSON object of a file; {} where there is none, or something else is in its place (a pipe is not awaited)."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            is_ordinary = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
+            document = json.loads(file.read()) if is_ordinary else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}

@@ -6,10 +6,12 @@ that was started outlives this function.
 
 import json
 import os
+import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -33,6 +35,8 @@ from eyas.serve.supervise.supervisor import Supervisor
 from eyas.serve.supervise.views import View
 
 _MAX_EXPERIMENTS = 3
+_LINKS = "eyas-key-"  # folders in the temporary one
+_OLD_LINK_S = 7 * 86400.0  # the engine reads it in its first minute
 
 
 class PortBusy(EyasError):
@@ -76,8 +80,8 @@ def launch(
     )
     variable = plan.request.key_variable
     api_key = plan.environment.variables.get(variable) if variable else None
-    with _key_file(plan.command.key_flag, api_key) as key_words:
-        process = start_process([*argv, *key_words], plan.environment.variables, folder)
+    with _key_file(plan.command.key_flag, api_key) as (key_words, inherited):
+        process = start_process([*argv, *key_words], plan.environment.variables, folder, inherited=inherited)
         try:
             run = RunningServer(
                 plan,
@@ -146,7 +150,7 @@ def _finish(run: RunningServer, snapshot: Snapshot, experiment: Experiment | Non
     stopped: StopOutcome | None = None
     if not snapshot.state.is_final or not run.process.is_gone:
         run.supervisor.note_stop_asked()
-        stopped = stop(run.process, hurry=run.interrupts.hurry, clock=run.clock)
+        stopped = stop(run.process, hurry=run.interrupts.hurry, on_wait=run.say_waiting, clock=run.clock)
     outcome = LaunchOutcome(
         folder=run.folder.path,
         snapshot=snapshot,
@@ -201,16 +205,34 @@ def _require_free_port(url: str) -> None:
 
 
 @contextmanager
-def _key_file(flag: str | None, api_key: str | None) -> Iterator[list[str]]:
-    """SGLang reads its key from no variable: a YAML file that only we can read, gone when the server is."""
+def _key_file(flag: str | None, api_key: str | None) -> Iterator[tuple[list[str], tuple[int, ...]]]:
+    """For an engine that reads its key from no variable: a YAML file in memory that only this launch holds open.
+
+    On the disk is only a link to it, with the name that the engine wants (".yaml"): dead, and without the key, when
+    the last process that holds the file has ended.
+
+    Yields: words for the command, and the descriptor that the engine inherits.
+    """
     if flag is None or api_key is None:
-        yield []
+        yield [], ()
         return
-    descriptor, name = tempfile.mkstemp(prefix="eyas-", suffix=".yaml")
+    _sweep_links()
+    folder, memory = tempfile.mkdtemp(prefix=_LINKS), os.memfd_create("eyas-key")
+    link = Path(folder) / "key.yaml"
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            escaped = api_key.replace("'", "''")
-            file.write(f"api-key: '{escaped}'\n")
-        yield [flag, name]
+        escaped = api_key.replace("'", "''")
+        os.write(memory, f"api-key: '{escaped}'\n".encode())
+        os.fchmod(memory, 0o600)
+        link.symlink_to(f"/proc/self/fd/{memory}")
+        yield [flag, str(link)], (memory,)
     finally:
-        Path(name).unlink(missing_ok=True)
+        os.close(memory)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep_links() -> None:
+    """Remove what launches that were killed left: links that lead nowhere."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_LINKS}*"):
+        with suppress(OSError):
+            if folder.stat().st_uid == os.getuid() and time.time() - folder.stat().st_mtime > _OLD_LINK_S:
+                shutil.rmtree(folder, ignore_errors=True)

@@ -133,8 +133,8 @@ def _probe(python: str, engine: ServingEngine, environment: Mapping[str, str]) -
     command = [python, "-c", _PROBE, ",".join(engine.distributions), engine.launching.package]
     try:
         done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=60, check=True)
-        answer = json.loads(done.stdout.strip().splitlines()[-1])
-    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        answer = _checked(json.loads(done.stdout.strip().splitlines()[-1]))
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError, RecursionError) as error:
         stderr = getattr(error, "stderr", None) or ""
         raise PythonUnusable(
             f"{python} cannot be asked what is installed in it",
@@ -142,7 +142,24 @@ def _probe(python: str, engine: ServingEngine, environment: Mapping[str, str]) -
             str(stderr).strip().splitlines()[-1] if str(stderr).strip() else f"{type(error).__name__}: {error}",
             "give the path of a working interpreter, e.g. /path/to/venv/bin/python",
         ) from error
-    assert isinstance(answer, dict)
+    return answer
+
+
+def _checked(answer: Any) -> dict[str, Any]:
+    """The probe's answer, if that is what it is: --python may name any program, and a package may lack its version.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(answer, dict) or not {"found", "origin", "python"} <= answer.keys():
+        raise ValueError("it did not print what a Python interpreter prints")
+    found, origin = answer["found"], answer["origin"]
+    if found is not None and not (isinstance(found, list) and len(found) == 2 and isinstance(found[0], str)):
+        raise ValueError("it did not print what a Python interpreter prints")
+    if found is not None and not (isinstance(found[1], str) and found[1].strip()):
+        raise ValueError(f"the package {found[0]} has no version in its METADATA: it is not installed whole")
+    if origin is not None and not isinstance(origin, str):
+        raise ValueError("it did not print what a Python interpreter prints")
     return answer
 
 

@@ -15,7 +15,7 @@ from eyas.serve.facts.state import Event, EventKind, Snapshot, StateName
 from eyas.serve.launch.launch_outcome import LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan
 from eyas.serve.launch.stop import Interrupts
-from eyas.serve.look.engine_process import EngineProcess
+from eyas.serve.look.engine_process import DRAIN_DEADLINE_S, EngineProcess
 from eyas.serve.supervise.supervisor import Supervisor
 from eyas.serve.supervise.views import View, final_text
 from eyas.serve.verdict.canary_run import CanaryOptions
@@ -23,6 +23,7 @@ from eyas.serve.verdict.verdict import Verdict, first_minute
 from eyas.serve.verdict.verdict_findings import VerdictContext
 
 _PORT_LAG_S = 15.0
+_SAY_EVERY_S = 5.0
 _COMPARING_S = 200.0  # beside the canaries: settling counters, losslessness, one answer that began just in time
 
 
@@ -44,6 +45,7 @@ class RunningServer:
     _asked: "Future[Verdict] | None" = None
     _asked_at: float = 0.0
     _is_given_up: bool = False
+    _said_at_s: float = -1.0
     _contained: Containment = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +92,14 @@ class RunningServer:
         event = Event(at=at, elapsed_s=elapsed, kind=kind, state=snapshot.state, text=text)
         self._contained.run("showing what happened", lambda: self.view.event(event), None)
 
+    def say_waiting(self, waited_s: float) -> None:
+        """Now and then while the engine ends: how long it has been asked to, and what else can be done."""
+        if waited_s - self._said_at_s >= _SAY_EVERY_S or self._said_at_s < 0:
+            self._said_at_s = waited_s
+            left = max(DRAIN_DEADLINE_S - waited_s, 0)
+            text = f"the engine was asked to end and may drain for {left:.0f} s; Ctrl-C again ends it at once"
+            self._say("stop", text, self.supervisor.last or self._look())
+
     def _is_settled(self, snapshot: Snapshot) -> bool:
         wants_verdict = self.settings.canary is not None and bool(self.plan.command.url)
         judged = self.verdict is not None or self._is_given_up if wants_verdict else snapshot.state.is_serving
@@ -115,6 +125,7 @@ class RunningServer:
             self._is_given_up = True
             text = f"no verdict within {longest:.0f} s: the server's answers do not end; see --verdict-seconds"
             self.supervisor.journal.warn(text, at=snapshot.at)
+            self._say("warning", text, snapshot)
 
     def _ask(self, canary: CanaryOptions) -> Verdict:
         request = self.plan.request

@@ -91,7 +91,7 @@ def stop(
 
 @dataclass(slots=True)
 class Interrupts:
-    """Counts Ctrl-C and SIGTERM instead of dying of them: the first asks the server to end, the second kills it.
+    """Counts Ctrl-C, SIGTERM and SIGHUP instead of dying of them: the first asks the server to end, the second kills.
 
     Use as a context manager in the main thread; the handlers that were there before come back.
     """
@@ -100,8 +100,9 @@ class Interrupts:
     _before: dict[int, Any] = field(default_factory=dict)
 
     def __enter__(self) -> "Interrupts":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._take)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and so do we then
+                self._before[number] = signal.signal(number, self._take)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,6 +17,7 @@ _MAX_REPEATS = 50  # a line of the same form oftener than this in one phase is a
 _MAX_FORMS, _FORM_CHARACTERS = 5000, 300
 _SERVING_LINES = 5
 _LARGEST = 1e12
+_UNPREFIXED = ("info", "hint", "end")  # what does no harm where it is only quoted
 _DIGITS = re.compile(r"[\d.:]+")
 
 
@@ -94,8 +95,10 @@ class PhaseTracker:
         """Take one line in."""
         if line.bar is not None:
             return self._feed_bar(line, line.bar)
+        if self.table.quotes_users(line.message):
+            return LineMeaning()
         found = self.table.find(line.message)
-        if found is not None:
+        if found is not None and (line.has_prefix or found[0].event in _UNPREFIXED):
             return self._feed_marker(line, *found)
         if self.table.proves_nothing(line.message):
             return LineMeaning()

@@ -131,6 +131,7 @@ class LogTable:
     markers: tuple[Marker, ...]
     progress: tuple[ProgressRule, ...]
     ignored: tuple[re.Pattern[str], ...]
+    quotes: tuple[re.Pattern[str], ...]
     failures: tuple[KnownFailure, ...]
     parents: re.Pattern[str]
 
@@ -146,6 +147,10 @@ class LogTable:
     def proves_nothing(self, message: str) -> bool:
         """An access log, a heartbeat of waiting: a new line that is not progress."""
         return any(pattern.search(message[:_MAX_MATCHED]) for pattern in self.ignored)
+
+    def quotes_users(self, message: str) -> bool:
+        """An access log or the log of a request: what is in it was written by users, and proves nothing."""
+        return any(pattern.search(message[:_MAX_MATCHED]) for pattern in self.quotes)
 
     def find_failure(self, text: str, *, anywhere: bool = False) -> tuple[KnownFailure, re.Match[str]] | None:
         """The first failure that `text` tells of; with `anywhere`, only those that hold outside a traceback too."""
@@ -173,6 +178,7 @@ def table_for(engine: str, version: str | None) -> LogTable:
         markers=tuple(Marker(**_compiled(row, "pattern")) for row in markers),
         progress=tuple(ProgressRule(**_compiled(row, "label")) for row in _rows("markers.toml", "progress", engine)),
         ignored=tuple(re.compile(row["pattern"]) for row in _rows("markers.toml", "ignore", engine)),
+        quotes=tuple(re.compile(row["pattern"]) for row in _rows("markers.toml", "quote", engine)),
         failures=_failures(_names(engine)),
         parents=re.compile("|".join(parents)),
     )

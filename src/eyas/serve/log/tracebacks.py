@@ -67,8 +67,8 @@ class TracebackReader:
     def feed(self, line: LogLine) -> bool:
         """Take a line in; True if it belongs to a traceback."""
         key = (line.label, line.pid)
-        is_prefixed = bool(line.label or line.level or line.stamp)
-        if _START in line.message:
+        is_prefixed = line.has_prefix
+        if line.message.endswith(_START):  # one that is quoted has more behind it
             self._start(key, line, is_prefixed)
             return True
         if is_prefixed:

@@ -23,6 +23,7 @@ from eyas.serve.facts.state import Engine
 # SGLang gives up on its own probe after SGLANG_HEALTH_CHECK_TIMEOUT (20 s) and answers 503: wait a little longer.
 _LONGEST_S = 26.0
 _PORT_S = 1.0
+_KNOWN_S = 30.0  # another server may take the port over
 _MOST = 1e18  # no counter of a server gets there
 
 Told = TypeVar("Told")
@@ -63,6 +64,23 @@ class BackgroundQuestion(Generic[Told]):
             self.failed = f"a question to the server failed ({told(error)}); it is asked again"
         finally:
             self._answered_at, self._asked_at = time.monotonic(), None
+
+
+class KeyUnsendable(EyasError):
+    """The API key holds characters that an HTTP header cannot carry."""
+
+    code = "api-key-unsendable"
+
+
+def require_sendable(api_key: str | None, where: str) -> None:
+    """Raise `KeyUnsendable` for a key that would fail at every question, which looks like a server that starts."""
+    if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+        raise KeyUnsendable(
+            "the API key cannot be sent",
+            where,
+            "it holds characters other than printable ASCII, which an HTTP header cannot carry",
+            f"check the value of {where}: quotes, a newline or a letter of another alphabet may have slipped in",
+        )
 
 
 class Endpoints:
@@ -120,7 +138,7 @@ class Endpoints:
         """Who answers, once it is known: waited for a moment, so that nobody is called ready before."""
         found = self._identity.poll(wait_s=_PORT_S)
         if found is not None and found.engine in ENGINES:
-            self._identity.every_s = 1e9
+            self._identity.every_s = _KNOWN_S
             self._engine, self._version = found.engine, found.version
         return found
 

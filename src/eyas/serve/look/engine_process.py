@@ -11,16 +11,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from eyas.errors import ExitCode, EyasError
 from eyas.records.atomic import write_failed
 from eyas.serve.facts.evidence import ExitFacts
 from eyas.serve.facts.run_folder import RunFolder
-from eyas.serve.look.process_tree import tree_of
+from eyas.serve.look.process_tree import is_alive, started_at, tree_of
 
 _START_S = 20.0
+_ORPHAN_ROUNDS, _ORPHAN_PAUSE_S = 40, 0.05
 DRAIN_DEADLINE_S = 90.0  # SGLang's own crash dump waits 60 s
 
 
@@ -40,6 +44,7 @@ class EngineProcess:
         exit_code: as a shell says it (137 = SIGKILL), None while it runs.
         num_leftovers: processes that outlived the main one and were ended by the guard.
         is_gone: nothing of the tree is left.
+        known: every process of the tree that was seen, with the time when it began (numbers come back).
     """
 
     pid: int
@@ -52,7 +57,7 @@ class EngineProcess:
     is_gone: bool = False
     was_asked: bool = False
     oom_kills_before: int | None = None
-    known_pids: set[int] = field(default_factory=set)
+    known: dict[int, float] = field(default_factory=dict)
     _rest: str = ""
 
     @property
@@ -74,7 +79,7 @@ class EngineProcess:
         if code == 137:
             now = count_oom_kills()
             kills = None if now is None or self.oom_kills_before is None else now - self.oom_kills_before
-            words = kernel_words(self.known_pids | {self.pid})
+            words = kernel_words({*self.known, self.pid})
         return ExitFacts(code=code, num_oom_kills=kills, oom_text=words, asked=self.was_asked)
 
     def ask_to_end(self) -> None:
@@ -130,8 +135,9 @@ class EngineProcess:
         while self.status_fd >= 0 and not self.is_gone and _is_readable(self.status_fd, wait_s):
             data = os.read(self.status_fd, 4096)
             if not data:
-                # The guard itself was killed: PR_SET_PDEATHSIG has ended the main process.
+                # The guard itself was killed: PR_SET_PDEATHSIG has ended the main process, and the others are orphans.
                 self.exit_code = 137 if self.exit_code is None else self.exit_code
+                self.num_leftovers += end_orphans(self.known, self.guard_pid)
                 self.is_gone = True
                 return
             *lines, self._rest = (self._rest + data.decode()).split("\n")
@@ -156,6 +162,7 @@ def start_process(
     *,
     cwd: Path | None = None,
     drain_deadline_s: float = DRAIN_DEADLINE_S,
+    inherited: tuple[int, ...] = (),
 ) -> EngineProcess:
     """Start an engine under a guard, output into the run folder's engine.log.
 
@@ -163,6 +170,7 @@ def start_process(
         command, env: as `eyas serve` composed them; `env` is the whole environment. PYTHONUNBUFFERED=1 is added, or
             lines that are evidence would wait in a buffer.
         drain_deadline_s: how long the guard lets the engine drain if we die.
+        inherited: descriptors that stay open in the engine, under their numbers.
 
     Raises:
         EngineNotStarted: no such program, or it may not be executed.
@@ -184,7 +192,7 @@ def start_process(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(status_write, life_read),
+            pass_fds=(status_write, life_read, *inherited),
             start_new_session=True,
         )
     finally:
@@ -204,8 +212,36 @@ def start_process(
         status_fd=status_read,
         lifeline_fd=life_write,
         oom_kills_before=count_oom_kills(),
-        known_pids={int(value)},
+        known={int(value): started_at(int(value)) or 0.0},
     )
+
+
+def end_orphans(known: Mapping[int, float], session: int) -> int:
+    """SIGKILL to an engine's processes that still live, and to their descendants; how many that were.
+
+    Args:
+        known: those that were seen, by number, with the time when they began.
+        session: that the engine was started in; what was never seen is mostly still in it.
+    """
+    count = 0
+    for _ in range(_ORPHAN_ROUNDS):
+        living = {pid for pid, at in known.items() if is_alive(pid) and started_at(pid) == at}
+        living |= {pid for pid in psutil.pids() if _session_of(pid) == session}
+        found = {p.pid for pid in living for p in tree_of(pid) if p.status != "Z"}
+        if not found:
+            break
+        for pid in found:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                count += 1
+        time.sleep(_ORPHAN_PAUSE_S)
+    return count
+
+
+def _session_of(pid: int) -> int:
+    with suppress(OSError):
+        return os.getsid(pid)
+    return -1
 
 
 def _first_line(descriptor: int) -> str:

@@ -5,7 +5,8 @@
 - It is a child subreaper: whatever the engine's processes leave behind becomes its child, also after setsid.
 - It notices the death of whoever started it (end of file on LIFELINE_FD), even by SIGKILL, and then ends the engine:
   SIGTERM, DEADLINE_S, SIGKILL.
-- When the engine's main process ends, it ends what is left of the tree.
+- When the engine's main process ends, it ends what is left of the tree, until it has no child any more (ECHILD): a
+  process that forks and ends between two looks at /proc leaves its child to the subreaper.
 - The engine's main process gets SIGKILL if the guard itself is killed (PR_SET_PDEATHSIG).
 Status lines: "pid N", "failed ERRNO", "exit CODE" (as a shell says it: 128 + signal), "left N" (processes that
 outlived their main process and were ended), "gone".
@@ -38,7 +39,7 @@ def main(arguments: list[str]) -> int:
         return 127
     code = _watch(child, lifeline, deadline)
     _say(status, f"exit {code}")
-    left = _end_all(_descendants(), _LEFTOVER_S)
+    left = _end_all(_LEFTOVER_S)
     if left:
         _say(status, f"left {left}")
     _say(status, "gone")
@@ -79,7 +80,7 @@ def _watch(child: int, lifeline: int, deadline: float) -> int:
     """Wait for the main process; end it when whoever started us is gone."""
     end: float | None = None
     while True:
-        code = _reap(child)
+        code, _ = _reap(child)
         if code is not None:
             return code
         if end is None:
@@ -96,16 +97,16 @@ def _watch(child: int, lifeline: int, deadline: float) -> int:
                     _send(pid, signal.SIGKILL)
 
 
-def _reap(main_child: int) -> int | None:
-    """Collect ended children, adopted ones too; the main one's exit code when it is among them."""
+def _reap(main_child: int) -> tuple[int | None, bool]:
+    """Collect ended children, adopted ones too: the main one's exit code if it is among them; whether any is left."""
     code = None
     while True:
         try:
             pid, state = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return code
+            return code, False
         if pid == 0:
-            return code
+            return code, True
         if pid == main_child:
             value = os.waitstatus_to_exitcode(state)
             code = 128 - value if value < 0 else value
@@ -128,24 +129,21 @@ def _descendants() -> list[int]:
     return sorted(mine - {os.getpid()})
 
 
-def _end_all(pids: list[int], grace_s: float) -> int:
-    """SIGTERM, a grace, SIGKILL, until nothing is left; how many there were at first."""
-    count = len(pids)
-    for pid in pids:
-        _send(pid, signal.SIGTERM)
-        _send(pid, signal.SIGCONT)
+def _end_all(grace_s: float) -> int:
+    """SIGTERM, a grace, SIGKILL, until nothing is left; how many processes that were."""
+    asked: set[int] = set()
     end = time.monotonic() + grace_s
-    while pids := _living_descendants():
-        if time.monotonic() > end:
-            for pid in pids:
+    while _reap(-1)[1]:
+        late = time.monotonic() > end
+        for pid in _descendants():
+            if late:
                 _send(pid, signal.SIGKILL)
-        time.sleep(0.02)
-    return count
-
-
-def _living_descendants() -> list[int]:
-    _reap(-1)
-    return _descendants()
+            elif pid not in asked:
+                _send(pid, signal.SIGTERM)
+                _send(pid, signal.SIGCONT)
+            asked.add(pid)
+        time.sleep(0.0 if late else 0.02)  # a chain of short-lived processes is only caught by looking fast
+    return len(asked)
 
 
 def _send(pid: int, number: int) -> None:

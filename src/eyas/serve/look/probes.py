@@ -83,7 +83,7 @@ class LiveProbes:
         """Pass it on to the endpoints."""
         if self.endpoints is not None and engine in ENGINES:
             self.endpoints.learn(engine, version)
-            self.asks_identity = False
+            self.asks_identity = self.log is None
 
     def _log(self, now: float) -> tuple[tuple[LogLine, ...], LogLife]:
         """What is new in the log; where nobody writes it, with its last line though that has no end."""
@@ -100,7 +100,8 @@ class LiveProbes:
         if process is not None:
             ended = self._contained.run("asking how it ended", process.exit_facts, None)
             tree = tuple(p for p in tree_of(process.guard_pid, main=process.pid) if p.pid != process.guard_pid)
-            process.known_pids |= {p.pid for p in tree}
+            for pid in {p.pid for p in tree} - process.known.keys():
+                process.known[pid] = started_at(pid) or 0.0
             return tree, ended
         began_at = started_at(self.subject.pid)
         self._began_at = self._began_at if self._began_at is not None else began_at

@@ -36,6 +36,8 @@ class CrashReader:
 
     def feed(self, line: LogLine) -> None:
         """Take one line in."""
+        if self._table.quotes_users(line.message):
+            return
         if line.bar is not None or self._reader.feed(line) or len(self._fatal) >= _MAX_FATAL_LINES:
             return
         found = self._table.find_failure(line.message, anywhere=True)

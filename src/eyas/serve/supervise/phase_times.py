@@ -14,6 +14,7 @@ from pathlib import Path
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import write_text
+from eyas.serve.facts.run_folder import read_document
 from eyas.serve.log.phases import PhaseRun
 
 _KEEP = 10
@@ -66,9 +67,9 @@ class PhaseMemory:
 
     def _read(self, key: StartKey) -> list[dict[str, float]]:
         try:
-            document = json.loads(self._path(key).read_text(encoding="utf-8"))
-            return [{str(k): float(v) for k, v in start.items()} for start in document["starts"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            starts = read_document(self._path(key))["starts"]
+            return [{str(k): float(v) for k, v in start.items()} for start in starts]
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return []
 
 

@@ -218,7 +218,7 @@ class StateRules:
         health = self._health(seen)
         if health is None:
             return None
-        if health.code == 200 and seen.identity is not None and seen.identity.is_foreign and self._knows_url_only(seen):
+        if health.code == 200 and seen.identity is not None and seen.identity.is_foreign and self._is_url_alone(seen):
             why = f"/health answers 200, but /v1/models and /version are not there: {_NO_ENGINE}"
             return Assessment(state=StateName.NO_ENGINE, reason=why)
         if health.code == 200:
@@ -324,6 +324,10 @@ class StateRules:
                 suspects_stall=True,
             )
         return Assessment(state=state, reason=odd or self._latest_move(seen.at))
+
+    def _is_url_alone(self, seen: Observation) -> bool:
+        """No process and no line of a log vouches for what answers there, not even for what answered before."""
+        return seen.processes is None and not self.log_only and not self.tracker.knows_a_line
 
     def _knows_url_only(self, seen: Observation) -> bool:
         """Neither a process nor a log has told anything of an engine."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from eyas.records.atomic import write_text
 from eyas.serve.facts.state import Event, PhaseRow, Snapshot, StateName
-from eyas.talk import gigabytes, seconds
+from eyas.talk import gigabytes, printable, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -85,18 +85,19 @@ class RichView:
     def __init__(self, console: "Console") -> None:
         from rich.live import Live
 
-        self._live = Live(console=console, refresh_per_second=4, transient=True)
+        # No refreshing thread: it would die with a traceback where the terminal is gone.
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._console = console
         self._live.start()
 
     def show(self, snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> None:
-        """Draw it anew."""
-        self._live.update(_picture(snapshot, rows))
+        """Draw it again."""
+        self._live.update(_picture(snapshot, rows), refresh=True)
 
     def event(self, event: Event) -> None:
         """States, warnings and stacks stay above the picture."""
         if event.kind in ("state", "warning", "stacks", "proof", "note", "stop"):
-            self._console.print(event_line(event), markup=False, style="dim")
+            self._console.print(printable(event_line(event)), markup=False, highlight=False, style="dim")
 
     def close(self) -> None:
         """Give the terminal back."""
@@ -207,12 +208,13 @@ def _picture(snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> "RenderableType"
     body: list[Any] = lines_of(snapshot, rows)
     colour = _COLOURS.get(snapshot.state, "blue")
     title = f"{snapshot.engine} {snapshot.version or ''}: {snapshot.state} after {seconds(snapshot.elapsed_s)}"
-    return Panel(Text("\n".join(body), overflow="ellipsis", no_wrap=True), title=Text(title), border_style=colour)
+    text = Text(printable("\n".join(body)), overflow="ellipsis", no_wrap=True)
+    return Panel(text, title=Text(printable(title)), border_style=colour)
 
 
 def textfile_of(snapshot: Snapshot) -> str:
     """The text: one gauge a fact, every state with 0 or 1."""
-    labels = f'engine="{snapshot.engine}",version="{_escape(snapshot.version or "")}"'
+    labels = f'engine="{_escape(snapshot.engine)}",version="{_escape(snapshot.version or "")}"'
     rows = ["# HELP eyas_watch_state The state of the watched server: 1 for the one that holds."]
     rows += ["# TYPE eyas_watch_state gauge"]
     rows += [f'eyas_watch_state{{{labels},state="{s}"}} {int(s is snapshot.state)}' for s in StateName]
@@ -248,4 +250,4 @@ def _gauge(name: str, help_text: str, value: float) -> list[str]:
 
 
 def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

@@ -7,12 +7,12 @@ counters read before and after.
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 from eyas.client import counters
-from eyas.client.address import ServerAddress
+from eyas.client.address import AnswerEndless, ServerAddress
 from eyas.client.generate import generate
 from eyas.client.server_api import Counters, Generation, GenerationOptions, Prompt
 from eyas.decode.accept_length import Acceptance
@@ -22,6 +22,7 @@ from eyas.serve.verdict.canary import loops
 if TYPE_CHECKING:
     import httpx
 
+_LEAST_S = 10.0  # for answers that are asked for just before the time is up
 _SETTLE_S = 3.0  # lifetime counters may lag behind the last answer
 _SETTLE_STEP_S = 0.1
 _SILENT_BATCHES = 2  # a server that has counted nothing after so many batches does not speculate
@@ -92,10 +93,13 @@ def run_canaries(
     with ThreadPoolExecutor(options.concurrency) as pool:
         while error is None and clock() < deadline and _rounds(answers, options) < options.min_rounds:
             batch = [next(source) for _ in range(options.concurrency)]
-            jobs = [pool.submit(generate, http, address, p, generation, dp_rank=rank) for p in batch]
+            timed = replace(generation, max_seconds=max(deadline - clock(), _LEAST_S))
+            jobs = [pool.submit(generate, http, address, p, timed, dp_rank=rank) for p in batch]
             for job in jobs:
                 try:
                     answers.append(job.result())
+                except AnswerEndless as failed:
+                    error = error or (None if answers and clock() >= deadline else failed)
                 except EyasError as failed:
                     error = error or failed
             if not _has_counts(answers) and error is None:

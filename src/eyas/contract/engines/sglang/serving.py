@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 from eyas.client.address import ServerAddress, ServerRefused, get_json, get_text
 from eyas.client.counters import progress_mark, whole_total
 from eyas.client.prometheus import Sample, parse, total
-from eyas.client.server_api import Counters, Generation, GenerationOptions, Prompt, RequestCounts, ServerApi
+from eyas.client.server_api import (
+    MOST_POSITIONS,
+    Counters,
+    Generation,
+    GenerationOptions,
+    Prompt,
+    RequestCounts,
+    ServerApi,
+)
 from eyas.contract.engines.version import at_least
 from eyas.decode.accept_length import Acceptance
 
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
 _HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _ACCEPTED = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
 _PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
+_END = 1e15  # no count of one answer gets there
 _PROGRESS = (
     "sglang:generation_tokens",
     "sglang:prompt_tokens",
@@ -157,6 +166,7 @@ def counts_of(meta: Mapping[str, Any], depth: int | None = None) -> RequestCount
     if accepted is not None and accepted != counted:
         notes.append(f"histogram holds {counted} accepted drafts, the counter says {accepted}: the histogram is used")
     width = max(len(histogram) - 1, depth or (round(proposed / rounds) if proposed else 0))
+    width = min(width, MOST_POSITIONS)
     return RequestCounts(acceptance=of_histogram(histogram, width), notes=tuple(notes), dp_rank=dp_rank)
 
 
@@ -226,7 +236,10 @@ def _server_info(http: "httpx.Client", address: ServerAddress) -> tuple[Mapping[
 
 
 def _count(value: object) -> int | None:
-    return int(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+    """A count, if it is one: JSON may hold infinities, and numbers that nothing can be counted with."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if 0 <= value < _END else None
 
 
 def _first_count(meta: Mapping[str, Any], names: Sequence[str]) -> int | None:
@@ -236,7 +249,7 @@ def _first_count(meta: Mapping[str, Any], names: Sequence[str]) -> int | None:
 def _first_list(meta: Mapping[str, Any], names: Sequence[str]) -> list[int] | None:
     for name in names:
         value = meta.get(name)
-        if isinstance(value, list) and value and all(_count(v) is not None for v in value):
+        if isinstance(value, list) and 0 < len(value) <= MOST_POSITIONS and all(_count(v) is not None for v in value):
             return [int(v) for v in value]
     return None
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from eyas.client.address import ServerAddress, get_text
 from eyas.client.counters import consistent, progress_mark, whole_total
 from eyas.client.prometheus import Sample, by_label, parse, total
-from eyas.client.server_api import Counters, RequestCounts, ServerApi
+from eyas.client.server_api import MOST_POSITIONS, Counters, RequestCounts, ServerApi
 from eyas.decode.accept_length import Acceptance
 
 if TYPE_CHECKING:
     import httpx
 
 _PREFIX = "vllm:spec_decode_num_"
+_MOST_RANKS = 1024  # that are read apart
 _PROGRESS = ("vllm:generation_tokens", "vllm:prompt_tokens", "vllm:iteration_tokens_total_count")
 
 
@@ -40,7 +41,7 @@ def counters_of(samples: Sequence[Sample]) -> Counters:
         waiting=whole_total(samples, "vllm:num_requests_waiting"),
         speculates=acceptance is not None if samples else None,
         acceptance=acceptance or {},
-        num_ranks=len(engines) or None,
+        num_ranks=min(len(engines), _MOST_RANKS) or None,
         progress_mark=progress_mark(samples, _PROGRESS),
         notes=() if samples else ("no /metrics: was the server started with --disable-log-stats?",),
     )
@@ -52,9 +53,10 @@ def of_metrics(samples: Sequence[Sample]) -> dict[str, Acceptance] | None:
     if not drafts:
         return None
     proposed = by_label(samples, f"{_PREFIX}draft_tokens", "engine")
+    accepted = _per_position(samples)
     return {
-        engine: _acceptance(int(rounds), int(proposed.get(engine, 0)), _per_position(samples, engine))
-        for engine, rounds in drafts.items()
+        engine: _acceptance(int(rounds), int(proposed.get(engine, 0)), accepted.get(engine, []))
+        for engine, rounds in list(drafts.items())[:_MOST_RANKS]
     }
 
 
@@ -64,18 +66,25 @@ def counts_of(metrics: Mapping[str, Any], depth: int | None = None) -> RequestCo
     if not isinstance(details, Mapping):
         return RequestCounts(acceptance=None)
     histogram = details.get("acceptance_histogram")
-    if not isinstance(histogram, list) or not histogram:
-        return RequestCounts(acceptance=None, notes=("metrics.speculative_decoding without a histogram",))
+    if not isinstance(histogram, list) or not 0 < len(histogram) <= MOST_POSITIONS:
+        return RequestCounts(acceptance=None, notes=("metrics.speculative_decoding without a histogram of acceptance",))
+    histogram = [int(count) for count in histogram]
     rounds = sum(histogram)
     per_position = [sum(histogram[k + 1 :]) for k in range(len(histogram) - 1)]
     return RequestCounts(acceptance=_acceptance(rounds, int(details.get("num_draft_tokens", 0)), per_position))
 
 
-def _per_position(samples: Sequence[Sample], engine: str) -> list[int]:
-    mine = (s for s in samples if s.labels.get("engine", "") == engine)
-    counts = by_label(mine, f"{_PREFIX}accepted_tokens_per_pos", "position")
-    width = max((int(p) for p in counts if p.isdigit()), default=-1) + 1
-    return [int(counts.get(str(k), 0)) for k in range(width)]
+def _per_position(samples: Sequence[Sample]) -> dict[str, list[int]]:
+    """Engine -> accepted drafts by position."""
+    name, positions = f"{_PREFIX}accepted_tokens_per_pos", {str(k): k for k in range(MOST_POSITIONS)}
+    out: dict[str, list[int]] = {}
+    for sample in samples:
+        position = positions.get(sample.labels.get("position", ""))
+        if sample.name in (name, f"{name}_total") and position is not None:
+            counts = out.setdefault(sample.labels.get("engine", ""), [])
+            counts += [0] * (position + 1 - len(counts))
+            counts[position] += int(sample.value)
+    return out
 
 
 def _acceptance(rounds: int, drafted: int, accepted: list[int]) -> Acceptance:
