@@ -3,16 +3,15 @@
 import json
 
 from eyas.cli.app import main
-from eyas.contract.engines.sglang import load_rules as sglang
-from eyas.contract.engines.vllm import load_rules as vllm
+from eyas.contract.engines.registry import all_engines
 
 
 def test_every_rule_set_is_listed_with_its_source(capsys):
     assert main(["engines"]) == 0
 
     text = capsys.readouterr().out
-    for rules in (*sglang.RULES, *vllm.RULES):
-        assert rules.source in text
+    for engine in all_engines():
+        assert all(rules.source in text for rules in engine.loading.rules)
 
 
 def test_json_has_a_grade_for_each_version(capsys):

@@ -105,7 +105,6 @@ class Launching(Protocol):
         default_port: of its HTTP server.
         memory_share: part of a GPU's memory that it takes for weights and caches; `memory_flag` sets another.
         key_variable: environment variable that it reads an API key from; None = it needs a private file.
-        own_options: flags of the engine (every spelling) -> the option of `eyas serve` that sets them.
         flags: which flags each version knows.
     """
 
@@ -121,8 +120,6 @@ class Launching(Protocol):
     def memory_flag(self) -> str: ...
     @property
     def key_variable(self) -> str | None: ...
-    @property
-    def own_options(self) -> Mapping[str, str]: ...
     @property
     def flags(self) -> FlagTable: ...
 

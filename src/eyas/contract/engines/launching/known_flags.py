@@ -26,12 +26,14 @@ class FlagTable:
         is_loose: its parser also takes "--no-x", "--x.key" and "--a_b".
         versions: those whose source was read, oldest first.
         spans: flag -> ("FIRST..LAST", ...); LAST is "" while it is there.
+        own: flag in any spelling -> the option of `eyas serve` that sets it.
     """
 
     engine: str
     is_loose: bool
     versions: tuple[str, ...]
     spans: Mapping[str, tuple[str, ...]]
+    own: Mapping[str, str]
 
     @classmethod
     def load(cls, engine: str, folder: Traversable, *, is_loose: bool = False) -> "FlagTable":
@@ -40,10 +42,14 @@ class FlagTable:
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
         versions = tuple(lines[0].split()[1:])
         spans: dict[str, tuple[str, ...]] = {}
+        own: dict[str, str] = {}
         for line in lines[1:]:
             flag, *parts = line.split()
-            spans[flag] = tuple(parts) or (f"{versions[0]}..",)
-        return cls(engine=engine, is_loose=is_loose, versions=versions, spans=spans)
+            if flag == "own":
+                own |= dict.fromkeys(parts[1:], parts[0].replace("/", " or "))
+            else:
+                spans[flag] = tuple(parts) or (f"{versions[0]}..",)
+        return cls(engine=engine, is_loose=is_loose, versions=versions, spans=spans, own=own)
 
     def known(self, version: str) -> "KnownFlags":
         """The flags of `version`; one outside the table is answered by its nearest older one."""
@@ -114,17 +120,14 @@ class KnownFlags:
         found = difflib.get_close_matches(name, self.names, n=1, cutoff=0.7)
         return found[0] if found else None
 
-    def findings(
-        self, ours: Sequence[str], extra: Sequence[str], own_options: Mapping[str, str]
-    ) -> Iterator[Diagnostic]:
+    def findings(self, ours: Sequence[str], extra: Sequence[str]) -> Iterator[Diagnostic]:
         """Flags that this launch needs and the engine lacks; extra ones that are unknown, or eyas' own to set.
 
         Args:
             ours: the words that eyas composed.
             extra: those of the user, after `--`.
-            own_options: flag of the engine -> option of `eyas serve` that sets it.
         """
-        engine, what = self.table.engine, f"{self.table.engine} {self.version} does not know"
+        own, engine, what = self.table.own, self.table.engine, f"{self.table.engine} {self.version} does not know"
         for name in self.unknown(ours):
             yield finding(
                 "flag-missing",
@@ -138,7 +141,7 @@ class KnownFlags:
         for name in self.unknown(extra):
             last, first = self.table.last_version_with(name), self.table.first_version_with(name)
             history = f"; it was there up to {last}" if last else f"; it came with {first}" if first else ""
-            nearest, option = self.nearest(name), own_options.get(name)
+            nearest, option = self.nearest(name), own.get(name)
             other = f"use eyas' own {option}, before the --" if option else f"use {nearest}" if nearest else ""
             yield finding(
                 "flag-unknown",
@@ -150,9 +153,9 @@ class KnownFlags:
                 engine=self.label,
             )
         given = {word for word in ours if word.startswith("-")}
-        taken = {own_options[word] for word in given if word in own_options}
+        taken = {own[word] for word in given if word in own}
         for name in sorted({word.partition("=")[0] for word in extra if word.startswith("-")}):
-            option = own_options.get(name)
+            option = own.get(name)
             if self.knows(name) and (name in given or option in taken):
                 yield finding(
                     "flag-given-twice",

@@ -1,10 +1,13 @@
 """The form of a load rule set: what one loader class of one engine version does with names, shapes and keys. Data only.
 
-Each engine's folder holds its sets; `runtime_parameters.py` and `load_tensors.py` apply them.
+Each engine's folder holds its sets (`rules.toml`); `runtime_parameters.py` and `load_tensors.py` apply them.
 """
 
+import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from importlib.resources.abc import Traversable
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,3 +114,19 @@ class LoadRules:
     quantises_fc: bool = False
     window: Literal["config", "flag", "ignored"] = "ignored"
     fuses_a_by_pair: bool = False
+
+
+def read_rules(engine: str, folder: Traversable) -> tuple[tuple[LoadRules, ...], Mapping[str, Any]]:
+    """The rule sets of an engine's `rules.toml`, and what else that file holds."""
+    table = tomllib.loads((folder / "rules.toml").read_text(encoding="utf-8"))
+    sets: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in table.pop("rules"):
+        base = sets[tuple(row.pop("like"))] if "like" in row else {"engine": engine}
+        absent = dict.fromkeys(row.pop("none", ()))
+        own = {name: _frozen(value) for name, value in row.items()}
+        sets[row["draft_class"], row["since"]] = {**base, **absent, **own}
+    return tuple(LoadRules(**values) for values in sets.values()), table
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

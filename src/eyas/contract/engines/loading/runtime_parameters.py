@@ -57,137 +57,90 @@ def is_on(config: SeenConfig, paths: Sequence[str]) -> bool:
 
 def runtime_parameters(rules: LoadRules, config: SeenConfig) -> dict[str, Parameter]:
     """Every parameter of the draft model, by name, plus the vocabulary map under the engine's name for it."""
-    hidden, target_hidden = config.size("hidden_size"), config.target_hidden
-    width = num_aux_states(rules, config) * target_hidden
+    hidden = config.size("hidden_size")
     found = [
-        Parameter(
-            name="model.embed_tokens.weight",
-            shape=(config.size("vocab_size"), hidden),
-            initial="uninitialised",
-            fit="vocabulary",
-        ),
+        _weight("model.embed_tokens.weight", (config.size("vocab_size"), hidden), "vocabulary"),
         _norm("model.norm.weight", hidden),
     ]
     if not rules.reads_aux_switch or config.get("eagle_config.use_aux_hidden_state", True):
-        found += _fusion(rules, config, hidden, target_hidden, width)
-    for layer in range(_layers(rules, config)):
+        found += _fusion(rules, config, hidden)
+    layers = min(config.size("num_hidden_layers"), 64)
+    for layer in range(min(layers, rules.max_layers) if rules.max_layers else layers):
         found += _layer(rules, config, layer)
     if not (rules.ties_head and config.ties_head):
-        found.append(
-            Parameter(
-                name="lm_head.weight", shape=(config.draft_vocab, hidden), initial="uninitialised", fit="vocabulary"
-            )
-        )
+        found.append(_weight("lm_head.weight", (config.draft_vocab, hidden), "vocabulary"))
     return {p.name: p for p in found}
 
 
-def _layers(rules: LoadRules, config: SeenConfig) -> int:
-    wanted = min(config.size("num_hidden_layers"), 64)
-    return min(wanted, rules.max_layers) if rules.max_layers else wanted
+def _weight(
+    name: str,
+    shape: tuple[int, ...],
+    fit: Fit = "exact",
+    shards: Sequence[tuple[str, int]] = (),
+    *,
+    pads: bool = False,
+    initial: ParameterState = "uninitialised",
+) -> Parameter:
+    return Parameter(name=name, shape=shape, initial=initial, fit=fit, shards=tuple(shards), pads=pads)
 
 
 def _norm(name: str, size: int) -> Parameter:
-    return Parameter(name=name, shape=(size,), initial="ones")
+    return _weight(name, (size,), initial="ones")
 
 
-def _fusion(rules: LoadRules, config: SeenConfig, hidden: int, target_hidden: int, width: int) -> list[Parameter]:
-    found = [
-        Parameter(
-            name="model.fc.weight",
-            shape=(hidden, width),
-            initial="uninitialised",
-            fit="rows" if rules.fc_is_sharded else "exact",
-        )
-    ]
+def _fusion(rules: LoadRules, config: SeenConfig, hidden: int) -> list[Parameter]:
+    num_aux, target_hidden = num_aux_states(rules, config), config.target_hidden
+    width = num_aux * target_hidden
+    found = [_weight("model.fc.weight", (hidden, width), "rows" if rules.fc_is_sharded else "exact")]
     if rules.fc_bias_key and config.get(rules.fc_bias_key):
-        found.append(Parameter(name="model.fc.bias", shape=(hidden,), initial="uninitialised"))
+        found.append(_weight("model.fc.bias", (hidden,)))
     if rules.input_norm_keys and is_on(config, rules.input_norm_keys):
         found.append(_norm("model.input_norm.weight", width))
     if rules.fc_norm_keys and is_on(config, rules.fc_norm_keys):
-        found += [_norm(f"model.fc_norm.{i}.weight", target_hidden) for i in range(num_aux_states(rules, config))]
+        found += [_norm(f"model.fc_norm.{i}.weight", target_hidden) for i in range(num_aux)]
     return found
 
 
 def _layer(rules: LoadRules, config: SeenConfig, layer: int) -> list[Parameter]:
     at = f"model.{rules.layer_module.format(i=layer)}"
-    hidden, inner = config.size("hidden_size"), _mlp_width(rules, config)
-    input_width = 2 * hidden if layer == 0 else hidden
+    hidden = config.size("hidden_size")
     # layers >= 1 have both norms and apply one of them
     unused = "" if layer == 0 else "input_layernorm" if rules.deep_norm == "hidden_norm" else "hidden_norm"
     norms = [
-        Parameter(name=f"{at}.{n}.weight", shape=(hidden,), initial="unused" if n == unused else "ones")
+        _weight(f"{at}.{n}.weight", (hidden,), initial="unused" if n == unused else "ones")
         for n in ("input_layernorm", "hidden_norm", "post_attention_layernorm")
     ]
     attention = _mla if rules.kind == "mla" else _attention
-    return [*norms, *attention(rules, config, f"{at}.self_attn", input_width), *_mlp(rules, config, at, hidden, inner)]
+    input_width = 2 * hidden if layer == 0 else hidden
+    return [*norms, *attention(rules, config, f"{at}.self_attn", input_width), *_mlp(rules, config, f"{at}.mlp")]
 
 
-def _mlp_width(rules: LoadRules, config: SeenConfig) -> int:
-    found = (config.size(key) or default for name, key, default in rules.mlp_widths if name == config.model_type)
-    return next(found, config.size("intermediate_size"))
-
-
-def _mlp(rules: LoadRules, config: SeenConfig, at: str, hidden: int, inner: int) -> list[Parameter]:
-    shards = (("gate_proj", inner), ("up_proj", inner))
+def _mlp(rules: LoadRules, config: SeenConfig, at: str) -> list[Parameter]:
+    widths = (config.size(key) or default for name, key, default in rules.mlp_widths if name == config.model_type)
+    hidden, inner = config.size("hidden_size"), next(widths, config.size("intermediate_size"))
+    shards, start = (("gate_proj", inner), ("up_proj", inner)), rules.bias_start
     found = [
-        Parameter(
-            name=f"{at}.mlp.gate_up_proj.weight",
-            shape=(2 * inner, hidden),
-            initial="uninitialised",
-            fit="rows",
-            shards=shards,
-            pads=rules.pads_short,
-        ),
-        Parameter(
-            name=f"{at}.mlp.down_proj.weight",
-            shape=(hidden, inner),
-            initial="uninitialised",
-            fit="columns",
-            pads=rules.pads_short,
-        ),
+        _weight(f"{at}.gate_up_proj.weight", (2 * inner, hidden), "rows", shards, pads=rules.pads_short),
+        _weight(f"{at}.down_proj.weight", (hidden, inner), "columns", pads=rules.pads_short),
     ]
     if rules.mlp_bias_key and config.get(rules.mlp_bias_key):
-        found += [
-            Parameter(
-                name=f"{at}.mlp.gate_up_proj.bias",
-                shape=(2 * inner,),
-                initial=rules.bias_start,
-                fit="rows",
-                shards=shards,
-            ),
-            Parameter(name=f"{at}.mlp.down_proj.bias", shape=(hidden,), initial=rules.bias_start),
-        ]
+        found.append(_weight(f"{at}.gate_up_proj.bias", (2 * inner,), "rows", shards, initial=start))
+        found.append(_weight(f"{at}.down_proj.bias", (hidden,), initial=start))
     return found
 
 
 def _attention(rules: LoadRules, config: SeenConfig, at: str, input_width: int) -> list[Parameter]:
-    q = config.size("num_attention_heads") * config.head_dim
+    q, hidden = config.size("num_attention_heads") * config.head_dim, config.size("hidden_size")
     kv = config.num_kv_heads * config.head_dim
-    shards = (("q_proj", q), ("k_proj", kv), ("v_proj", kv))
+    rows, shards = q + 2 * kv, (("q_proj", q), ("k_proj", kv), ("v_proj", kv))
     found = [
-        Parameter(
-            name=f"{at}.qkv_proj.weight",
-            shape=(q + 2 * kv, input_width),
-            initial="uninitialised",
-            fit="rows",
-            shards=shards,
-        ),
-        Parameter(
-            name=f"{at}.o_proj.weight",
-            shape=(config.size("hidden_size"), q),
-            initial="uninitialised",
-            fit="columns",
-            pads=rules.pads_short,
-        ),
+        _weight(f"{at}.qkv_proj.weight", (rows, input_width), "rows", shards),
+        _weight(f"{at}.o_proj.weight", (hidden, q), "columns", pads=rules.pads_short),
     ]
     if rules.qkv_bias and config.get("attention_bias"):
-        found.append(
-            Parameter(
-                name=f"{at}.qkv_proj.bias", shape=(q + 2 * kv,), initial=rules.bias_start, fit="rows", shards=shards
-            )
-        )
+        found.append(_weight(f"{at}.qkv_proj.bias", (rows,), "rows", shards, initial=rules.bias_start))
     if any(config.get(key) for key in rules.o_bias_keys):
-        found.append(Parameter(name=f"{at}.o_proj.bias", shape=(config.size("hidden_size"),), initial=rules.bias_start))
+        found.append(_weight(f"{at}.o_proj.bias", (hidden,), initial=rules.bias_start))
     if rules.qk_norm:
         found += [_norm(f"{at}.{n}_norm.weight", config.head_dim) for n in "qk"]
     return found
@@ -196,23 +149,14 @@ def _attention(rules: LoadRules, config: SeenConfig, at: str, input_width: int) 
 def _mla(rules: LoadRules, config: SeenConfig, at: str, input_width: int) -> list[Parameter]:
     q_rank, kv_rank = config.size("q_lora_rank"), config.size("kv_lora_rank")
     nope, rope, value = (config.size(k) for k in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"))
-    heads = config.size("num_attention_heads")
-
-    def linear(name: str, rows: int, columns: int, fit: Fit, pads: bool = False) -> Parameter:
-        shape = (rows, columns)
-        return Parameter(name=f"{at}.{name}.weight", shape=shape, initial="uninitialised", fit=fit, pads=pads)
-
+    heads, fused = config.size("num_attention_heads"), (q_rank + kv_rank + rope, input_width)
+    shards = (("q_a_proj", q_rank), ("kv_a_proj_with_mqa", kv_rank + rope))
+    output = (config.size("hidden_size"), heads * value)
     return [
-        Parameter(
-            name=f"{at}.{rules.fused_a}.weight",
-            shape=(q_rank + kv_rank + rope, input_width),
-            initial="uninitialised",
-            fit="joined" if rules.fuses_a_by_pair else "rows",
-            shards=(("q_a_proj", q_rank), ("kv_a_proj_with_mqa", kv_rank + rope)),
-        ),
+        _weight(f"{at}.{rules.fused_a}.weight", fused, "joined" if rules.fuses_a_by_pair else "rows", shards),
         _norm(f"{at}.q_a_layernorm.weight", q_rank),
-        linear("q_b_proj", heads * (nope + rope), q_rank, "rows"),
+        _weight(f"{at}.q_b_proj.weight", (heads * (nope + rope), q_rank), "rows"),
         _norm(f"{at}.kv_a_layernorm.weight", kv_rank),
-        linear("kv_b_proj", heads * (nope + value), kv_rank, "rows"),
-        linear("o_proj", config.size("hidden_size"), heads * value, "columns", rules.pads_short),
+        _weight(f"{at}.kv_b_proj.weight", (heads * (nope + value), kv_rank), "rows"),
+        _weight(f"{at}.o_proj.weight", output, "columns", pads=rules.pads_short),
     ]

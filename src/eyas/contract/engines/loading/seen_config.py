@@ -1,45 +1,12 @@
 """The draft's config as an engine's own code sees it: defaults of the config class filled in."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any
 
-# Defaults of transformers' config classes, for keys a draft's config leaves out. Source: transformers 4.57 and 5.19.
-_LLAMA_DEFAULTS: Mapping[str, Any] = {
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "vocab_size": 32000,
-    "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 2048,
-    "hidden_act": "silu",
-    "tie_word_embeddings": False,
-}
-_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "llama": _LLAMA_DEFAULTS,
-    "qwen3": {
-        **_LLAMA_DEFAULTS,
-        "intermediate_size": 22016,
-        "vocab_size": 151936,
-        "head_dim": 128,
-        "num_key_value_heads": 32,
-        "max_position_embeddings": 32768,
-    },
-    "kimi_k2": {
-        **_LLAMA_DEFAULTS,
-        "hidden_size": 7168,
-        "intermediate_size": 18432,
-        "num_attention_heads": 128,
-        "q_lora_rank": 1536,
-        "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
-        "vocab_size": 129280,
-        "max_position_embeddings": 4096,
-    },
-}
 _SAME_AS = {"deepseek_v3": "kimi_k2", "deepseek_v2": "kimi_k2", "deepseek_v32": "kimi_k2"}
 # set in the seen config of a P-EAGLE draft, which is launched with parallel_drafting
 PARALLEL = "eyas:parallel_drafting"
@@ -110,4 +77,16 @@ class SeenConfig:
         return bool(value) if value is not None else self.model_type.startswith(_TIED)
 
     def _defaults(self) -> Mapping[str, Any]:
-        return _DEFAULTS.get(_SAME_AS.get(self.model_type, self.model_type), _LLAMA_DEFAULTS)
+        found = _all_defaults()
+        return {**found["llama"], **found.get(_SAME_AS.get(self.model_type, self.model_type), {})}
+
+
+@cache
+def _all_defaults() -> Mapping[str, Mapping[str, Any]]:
+    """Defaults of transformers' config classes (4.57 and 5.19), for keys that a draft's config leaves out.
+
+    Those of another model type than llama are what differs from llama's.
+    """
+    file = resources.files("eyas.contract.engines.loading") / "config_defaults.json"
+    found: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
+    return found

@@ -41,30 +41,6 @@ class SGLangLaunching:
     memory_share = 0.88
     memory_flag = "--mem-fraction-static"
     key_variable = None
-    own_options: Mapping[str, str] = {
-        "--model-path": "--target",
-        "--model": "--target",
-        "--speculative-draft-model-path": "--draft",
-        "--speculative-num-steps": "--num-draft-tokens",
-        "--speculative-eagle-topk": "--topk",
-        "--speculative-num-draft-tokens": "--num-draft-tokens or --tree-tokens",
-        "--speculative-draft-attention-backend": "--draft-attention-backend",
-        "--host": "--host",
-        "--port": "--port",
-        "--tp": "--tensor-parallel",
-        "--tp-size": "--tensor-parallel",
-        "--tensor-parallel-size": "--tensor-parallel",
-        "--dp": "--data-parallel",
-        "--dp-size": "--data-parallel",
-        "--data-parallel-size": "--data-parallel",
-        "--nnodes": "--nodes",
-        "--node-rank": "--node-rank",
-        "--dist-init-addr": "--head-address",
-        "--context-length": "--context-length",
-        "--max-running-requests": "--max-running-requests",
-        "--quantization": "--quantization",
-        "--served-model-name": "--served-name",
-    }
 
     def __init__(self, flags: FlagTable) -> None:
         self.flags = flags
@@ -95,7 +71,7 @@ class SGLangLaunching:
             # SGLang reads no key from the environment: a private YAML file is the way that `ps` does not show.
             key_flag="--config" if recipe.key_variable else None,
             notes=(*_notes(recipe), *notes),
-            findings=tuple(recipe.known.findings(argv, recipe.extra, self.own_options)),
+            findings=tuple(recipe.known.findings(argv, recipe.extra)),
         )
 
     def bad_combinations(self, recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Diagnostic]:

@@ -4,10 +4,12 @@ Source: srt/models/registry.py, srt/speculative/, srt/models/*.py of the version
 """
 
 from collections.abc import Mapping
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, AuxCapture, default_capture, layer_ids_at
 from eyas.contract.engines.loading.ledger import Reason, Verdict, reason
+from eyas.contract.engines.loading.load_rules import read_rules
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.loading.selection import (
     Selection,
@@ -16,10 +18,9 @@ from eyas.contract.engines.loading.selection import (
     rules_for,
     stops,
 )
-from eyas.contract.engines.loading.target_hooks import Hooks, TargetHook
+from eyas.contract.engines.loading.target_hooks import TargetHook, load_hooks
 from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.serving_engine import LoadedDraft
-from eyas.contract.engines.sglang.load_rules import OLD_DRAFT_CLASSES, RULES
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.layer_ids import LayerIds
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
@@ -30,10 +31,10 @@ _MLA_CLASS = "Eagle3DeepseekV2ForCausalLM"
 class SGLangLoading:
     """`Loading` of SGLang."""
 
-    rules = RULES
-
-    def __init__(self, releases: Releases, hooks: Hooks) -> None:
-        self._releases, self.hooks = releases, hooks
+    def __init__(self, releases: Releases, folder: Traversable) -> None:
+        self._releases, self.hooks = releases, load_hooks(folder)
+        self.rules, table = read_rules("sglang", folder)
+        self._old_classes = table["old_draft_classes"]
 
     def select(self, engine: EngineVersion, config: Mapping[str, Any], where: str, algorithm: str) -> Selection:
         """The class by `architectures`, after AutoConfig has accepted `model_type`."""
@@ -47,7 +48,7 @@ class SGLangLoading:
         if refusal := model_type_refusal(self._releases, engine, config, where, why, do):
             return refusal
         name = architecture_of(config)
-        rules = rules_for(RULES, engine, name)
+        rules = rules_for(self.rules, engine, name)
         if rules is not None:
             seen = SeenConfig(values=config, model_type=config["model_type"])
             return Selection(rules=rules, config=seen, class_name=name)
@@ -61,7 +62,7 @@ class SGLangLoading:
             why = f"the MLA draft class came with SGLang 0.5.12; {engine.version} has no such class"
             return stops("draft-class-unknown", f"{name} is not registered", place, why, "use SGLang 0.5.12 or newer")
         what = f"architectures names {name}"
-        if name in OLD_DRAFT_CLASSES:
+        if name in self._old_classes:
             why = f"{name} is an EAGLE-1/2 class: it has no fc over three states, no d2t, no layer of 2H"
             return stops("draft-class-wrong", what, place, why, do, verdict="crash", class_name=name)
         if name in self.hooks:

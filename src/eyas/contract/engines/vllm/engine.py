@@ -5,7 +5,6 @@ from importlib import resources
 
 from eyas.client.server_api import ServerApi
 from eyas.contract.engines.launching.known_flags import FlagTable
-from eyas.contract.engines.loading.target_hooks import load_hooks
 from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.serving_engine import Launching, Loading, LogKnowledge, ServingEngine
 from eyas.contract.engines.version import at_least
@@ -33,7 +32,7 @@ class Vllm:
         """What becomes of a draft."""
         from eyas.contract.engines.vllm.loading import VllmLoading
 
-        return VllmLoading(self.releases, load_hooks(_FOLDER))
+        return VllmLoading(self.releases, _FOLDER)
 
     @cached_property
     def launching(self) -> Launching:

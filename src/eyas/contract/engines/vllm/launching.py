@@ -40,26 +40,6 @@ class VllmLaunching:
     memory_share = 0.92  # Source: config/cache.py
     memory_flag = "--gpu-memory-utilization"
     key_variable = "VLLM_API_KEY"
-    own_options: Mapping[str, str] = {
-        "--model": "--target",
-        "--host": "--host",
-        "--port": "--port",
-        "-tp": "--tensor-parallel",
-        "--tp": "--tensor-parallel",
-        "--tensor-parallel-size": "--tensor-parallel",
-        "-dp": "--data-parallel",
-        "--dp": "--data-parallel",
-        "--data-parallel-size": "--data-parallel",
-        "--nnodes": "--nodes",
-        "--node-rank": "--node-rank",
-        "--master-addr": "--head-address",
-        "--master-port": "--head-address",
-        "--max-model-len": "--context-length",
-        "--max-num-seqs": "--max-running-requests",
-        "--quantization": "--quantization",
-        "-q": "--quantization",
-        "--served-model-name": "--served-name",
-    }
 
     def __init__(self, flags: FlagTable) -> None:
         self.flags = flags
@@ -94,7 +74,7 @@ class VllmLaunching:
             url=url_of(options, port),
             counting=recipe.draft.counting,
             notes=(*_notes(recipe, theirs), *notes),
-            findings=(*findings, *recipe.known.findings(flags, extra, self.own_options)),
+            findings=(*findings, *recipe.known.findings(flags, extra)),
         )
 
     def bad_combinations(self, recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Diagnostic]:

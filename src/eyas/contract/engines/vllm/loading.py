@@ -5,10 +5,12 @@ Source: model_executor/models/registry.py, transformers_utils/configs/speculator
 """
 
 from collections.abc import Mapping
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, TOP_IDS, AuxCapture, default_capture, layer_ids_at
 from eyas.contract.engines.loading.ledger import Reason, Verdict, reason
+from eyas.contract.engines.loading.load_rules import read_rules
 from eyas.contract.engines.loading.seen_config import PARALLEL, SeenConfig
 from eyas.contract.engines.loading.selection import (
     Selection,
@@ -17,11 +19,10 @@ from eyas.contract.engines.loading.selection import (
     rules_for,
     stops,
 )
-from eyas.contract.engines.loading.target_hooks import Hooks, TargetHook
+from eyas.contract.engines.loading.target_hooks import TargetHook, load_hooks
 from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.serving_engine import LoadedDraft
 from eyas.contract.engines.version import EngineVersion, at_least
-from eyas.contract.engines.vllm.load_rules import REGISTRY, RULES, SPECULATORS_CLASSES
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
 
 _SPECULATORS_FIELDS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -31,15 +32,14 @@ _OTHER_IDS = "eagle_config.layer_ids"
 class VllmLoading:
     """`Loading` of vLLM."""
 
-    rules = RULES
-
-    def __init__(self, releases: Releases, hooks: Hooks) -> None:
-        self._releases, self.hooks = releases, hooks
+    def __init__(self, releases: Releases, folder: Traversable) -> None:
+        self._releases, self.hooks = releases, load_hooks(folder)
+        self.rules, self._names = read_rules("vllm", folder)
 
     def select(self, engine: EngineVersion, config: Mapping[str, Any], where: str, algorithm: str) -> Selection:
         """The class by `architectures` with "Eagle3" put before it; a speculators config is translated first."""
         if config.get("model_type") is None and config.get("speculators_config") is not None:
-            return _select_speculators(engine, config, where)
+            return self._select_speculators(engine, config, where)
         why, do = "neither vLLM's registry nor transformers knows the config class", 'write "model_type": "llama"'
         if refusal := model_type_refusal(self._releases, engine, config, where, why, do):
             return refusal
@@ -51,16 +51,17 @@ class VllmLoading:
         prefix = "Eagle3" if algorithm == "EAGLE3" else "Eagle"
         is_named = name.startswith(prefix) or (algorithm == "EAGLE3" and name.endswith("Eagle3"))
         full = name if is_named else f"{prefix}{name}"
-        class_name = REGISTRY.get(full)
+        registry = self._names["registry"]
+        class_name = registry.get(full)
         if class_name is None or (algorithm == "EAGLE" and "Eagle3" in full):
             return stops(
                 "draft-class-unknown",
                 f"architectures {name!r} is not an EAGLE-3 draft for vLLM (looked up as {full})",
                 f"{where}: config.json: architectures",
-                f"registered names: {', '.join(sorted(REGISTRY))}",
+                f"registered names: {', '.join(sorted(registry))}",
                 (Edit("architectures", ["LlamaForCausalLMEagle3"]), Convert(draft=where, to="vllm")),
             )
-        return _selected(engine, class_name, config, config["model_type"])
+        return self._selected(engine, class_name, config, config["model_type"])
 
     def capture(
         self,
@@ -125,40 +126,40 @@ class VllmLoading:
             )
         ]
 
+    def _select_speculators(self, engine: EngineVersion, config: Mapping[str, Any], where: str) -> Selection:
+        layer = config.get("transformer_layer_config")
+        kind = config.get("speculators_model_type")
+        place = f"{where}: config.json"
+        if kind not in ("eagle3", "peagle"):
+            why = "only speculators_model_type eagle3 and peagle are EAGLE-3 drafts"
+            return stops("speculators-kind", f"speculators_model_type is {kind!r}", place, why, "use an eagle3 draft")
+        if not isinstance(layer, Mapping):
+            why = "vLLM takes the draft's sizes from it"
+            do = "export the draft again with speculators 0.5 or newer"
+            return stops("speculators-incomplete", "no transformer_layer_config", place, why, do)
+        # Source: vllm/transformers_utils/configs/speculators/algos.py update_eagle3, update_peagle (0.25.1, 0.33.0)
+        model_type = layer.get("model_type", "llama")
+        class_name = self._names["speculators"].get(model_type) if isinstance(model_type, str) else None
+        if class_name is None:
+            why = "vLLM knows llama and qwen3 layers in speculators drafts; others raise ValueError"
+            what = f"transformer_layer_config.model_type is {model_type!r}"
+            return stops("speculators-layer-type", what, place, why, Convert(draft=where, to="vllm"))
+        seen = dict(layer)
+        seen["draft_vocab_size"] = config.get("draft_vocab_size")
+        if config.get("target_hidden_size") is not None:
+            seen["target_hidden_size"] = config["target_hidden_size"]
+        is_parallel = kind == "peagle"
+        for key in _SPECULATORS_FIELDS[:2] if is_parallel else _SPECULATORS_FIELDS:
+            seen[key] = config.get(key, key == "norm_before_residual" and not is_parallel)
+        if is_parallel:
+            seen[PARALLEL] = True
+        if config.get("eagle_aux_hidden_state_layer_ids"):
+            seen["eagle_aux_hidden_state_layer_ids"] = config["eagle_aux_hidden_state_layer_ids"]
+        return self._selected(engine, class_name, seen, model_type)
 
-def _select_speculators(engine: EngineVersion, config: Mapping[str, Any], where: str) -> Selection:
-    layer = config.get("transformer_layer_config")
-    kind = config.get("speculators_model_type")
-    place = f"{where}: config.json"
-    if kind not in ("eagle3", "peagle"):
-        why = "only speculators_model_type eagle3 and peagle are EAGLE-3 drafts"
-        return stops("speculators-kind", f"speculators_model_type is {kind!r}", place, why, "use an eagle3 draft")
-    if not isinstance(layer, Mapping):
-        why = "vLLM takes the draft's sizes from it"
-        do = "export the draft again with speculators 0.5 or newer"
-        return stops("speculators-incomplete", "no transformer_layer_config", place, why, do)
-    # Source: vllm/transformers_utils/configs/speculators/algos.py update_eagle3, update_peagle (0.25.1, 0.33.0)
-    model_type = layer.get("model_type", "llama")
-    class_name = SPECULATORS_CLASSES.get(model_type) if isinstance(model_type, str) else None
-    if class_name is None:
-        why = "vLLM knows llama and qwen3 layers in speculators drafts; others raise ValueError"
-        what = f"transformer_layer_config.model_type is {model_type!r}"
-        return stops("speculators-layer-type", what, place, why, Convert(draft=where, to="vllm"))
-    seen = dict(layer)
-    seen["draft_vocab_size"] = config.get("draft_vocab_size")
-    if config.get("target_hidden_size") is not None:
-        seen["target_hidden_size"] = config["target_hidden_size"]
-    is_parallel = kind == "peagle"
-    for key in _SPECULATORS_FIELDS[:2] if is_parallel else _SPECULATORS_FIELDS:
-        seen[key] = config.get(key, key == "norm_before_residual" and not is_parallel)
-    if is_parallel:
-        seen[PARALLEL] = True
-    if config.get("eagle_aux_hidden_state_layer_ids"):
-        seen["eagle_aux_hidden_state_layer_ids"] = config["eagle_aux_hidden_state_layer_ids"]
-    return _selected(engine, class_name, seen, model_type)
-
-
-def _selected(engine: EngineVersion, class_name: str, values: Mapping[str, Any], model_type: str) -> Selection:
-    rules = rules_for(RULES, engine, class_name)
-    assert rules is not None, f"no rules for the registered class {class_name}"
-    return Selection(rules=rules, config=SeenConfig(values=values, model_type=model_type), class_name=class_name)
+    def _selected(
+        self, engine: EngineVersion, class_name: str, values: Mapping[str, Any], model_type: str
+    ) -> Selection:
+        rules = rules_for(self.rules, engine, class_name)
+        assert rules is not None, f"no rules for the registered class {class_name}"
+        return Selection(rules=rules, config=SeenConfig(values=values, model_type=model_type), class_name=class_name)

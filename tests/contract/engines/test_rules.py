@@ -1,0 +1,48 @@
+"""Load rules are data: every value in `rules.toml` is of the type that its field says."""
+
+import typing
+from dataclasses import fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal
+
+import pytest
+
+from eyas.contract.engines.loading.load_rules import LoadRules, read_rules
+from eyas.contract.engines.registry import all_engines
+
+HINTS = typing.get_type_hints(LoadRules)
+
+
+def fits(value: Any, hint: Any) -> bool:
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return value in parts
+    if origin is tuple:
+        items = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return isinstance(value, tuple) and len(value) == len(items) and all(map(fits, value, items))
+    if origin in (typing.Union, UnionType):
+        return any(fits(value, part) for part in parts)
+    return type(value) is hint
+
+
+@pytest.mark.parametrize("engine", all_engines(), ids=lambda e: e.name)
+def test_every_value_is_of_its_fields_type(engine):
+    for rules in engine.loading.rules:
+        wrong = [f.name for f in fields(LoadRules) if not fits(getattr(rules, f.name), HINTS[f.name])]
+        assert wrong == [], f"{rules.draft_class} since {rules.since}"
+
+
+def test_this_proof_can_fail():
+    assert not fits("yes", bool)
+    assert not fits(("a", 1), tuple[str, ...])
+    assert not fits("config.json", Literal["config", "flag"])
+    assert fits((("a", "b"),), tuple[tuple[str, str], ...])
+
+
+@pytest.mark.parametrize("line", ["reads_residul = true\n", 'like = ["NoSuchClass", "1"]\n'])
+def test_a_key_that_is_not_a_field_and_a_set_that_is_not_there_are_found_at_once(tmp_path: Path, line: str):
+    (tmp_path / "rules.toml").write_text(f'[[rules]]\ndraft_class = "A"\nsince = "1"\n{line}')
+
+    with pytest.raises((TypeError, KeyError)):
+        read_rules("x", tmp_path)
