@@ -32,3 +32,15 @@ def test_the_map_leads_to_every_page():
     linked = set(re.findall(r"\]\(([\w/.-]+\.md)", (ROOT / "docs" / "README.md").read_text()))
 
     assert {str(page.relative_to(ROOT / "docs")) for page in PAGES[:-2]} - {"README.md"} <= linked
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.stem != "log"], ids=lambda page: page.stem)
+def test_every_source_file_that_a_page_names_is_there(page: Path):
+    files = [
+        f"/{path.relative_to(ROOT)}" for name in ("src", "tests", "benchmarks") for path in (ROOT / name).rglob("*")
+    ]
+    named = set(re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|toml|txt|c))`", page.read_text()))
+    foreign = {"_torch/speculative/eagle3.py", "eagle/model/cnets.py"}  # TensorRT-LLM's, EAGLE's
+    known = {name for name in named if any(path.endswith(f"/{name}") for path in files) or (ROOT / name).is_file()}
+
+    assert named - known - foreign == set()
