@@ -59,7 +59,7 @@ def apply_conversion(plan: ConversionPlan, out: Path, talk: Talk, *, replace: bo
             _write_json(folder / name, document)
         sidecar = sidecar_document(plan, samples)
         _write_json(folder / NAME, sidecar)
-        _audit_headers(plan, folder)
+        audit_headers(plan, folder)
     return Converted(
         out=out, num_bytes=plan.num_bytes, samples=samples, fingerprint=str(sidecar["tensors_fingerprint"])
     )
@@ -77,7 +77,7 @@ def _refuse_own_source(plan: ConversionPlan, out: Path) -> None:
 
 
 def _write_weights(plan: ConversionPlan, path: Path, talk: Talk) -> dict[str, str]:
-    audits: dict[str, Future[_TensorAudit]] = {}
+    audits: dict[str, Future[TensorAudit]] = {}
     is_bin = plan.container == "bin"
     # one thread compares what is written while the kernel copies the next tensor
     with (
@@ -86,7 +86,7 @@ def _write_weights(plan: ConversionPlan, path: Path, talk: Talk) -> dict[str, st
     ):
 
         def wrote(tensor: PlannedTensor, at: int) -> Callable[[], int]:
-            audit = pool.submit(_audit_tensor, tensor, path, at, with_checksum=is_bin)
+            audit = pool.submit(audit_tensor, tensor, path, at, with_checksum=is_bin)
             audits[tensor.name] = audit
             progress.advance(tensor.num_bytes / 1e6)
             return lambda: audit.result().crc32
@@ -112,7 +112,7 @@ def free_bytes_missing(plan: ConversionPlan, out: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _TensorAudit:
+class TensorAudit:
     """What reading one written tensor again gave.
 
     Attributes:
@@ -124,7 +124,7 @@ class _TensorAudit:
     crc32: int
 
 
-def _audit_tensor(tensor: PlannedTensor, path: Path, at: int, *, with_checksum: bool = False) -> _TensorAudit:
+def audit_tensor(tensor: PlannedTensor, path: Path, at: int, *, with_checksum: bool = False) -> TensorAudit:
     """Prove that the data at offset `at` of the file `path` are those of the tensor's source, byte by byte.
 
     Args:
@@ -159,10 +159,10 @@ def _audit_tensor(tensor: PlannedTensor, path: Path, at: int, *, with_checksum: 
             f"its data at byte {at} differ from {tensor.origin}",
             "run the command again; if it happens twice, check the disk or report it",
         )
-    return _TensorAudit(sample=sample, crc32=checksum)
+    return TensorAudit(sample=sample, crc32=checksum)
 
 
-def _audit_headers(plan: ConversionPlan, folder: Path) -> None:
+def audit_headers(plan: ConversionPlan, folder: Path) -> None:
     """Prove that `folder`, read like any checkpoint, holds the planned tensors and config.
 
     Raises:
