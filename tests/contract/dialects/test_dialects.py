@@ -76,7 +76,7 @@ def test_modelopt_is_recognised_and_its_ids_count_after_layers(tmp_path: Path):
         ({}, "sglang"),
         ({"architectures": ["LlamaForCausalLM"]}, "eagle"),
         ({"architectures": ["Eagle3LlamaForCausalLM"]}, "angelslim"),
-        ({"target_model_type": "qwen3"}, "angelslim"),
+        ({"target_model_type": "qwen3"}, "sglang"),
         ({"_torchspec_version": "0.1"}, "torchspec"),
     ],
 )

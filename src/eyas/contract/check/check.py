@@ -9,6 +9,7 @@ from typing import Literal
 
 from eyas.contract.check.advice import with_tried_advice
 from eyas.contract.check.engine_findings import engine_findings, with_random_embedding, without_consequences
+from eyas.contract.dialects.other_methods import Method, other_method
 from eyas.contract.engines.launching.recipe import DraftLaunch, Launch
 from eyas.contract.engines.launching.serve_options import Counting
 from eyas.contract.engines.loading.judge import judge
@@ -98,6 +99,8 @@ def check(
     """
     options = options or CheckOptions()
     spec = target_spec(target) if target is not None else None
+    if (method := other_method(draft)) is not None:
+        return _of_other_method(method, draft, options, is_target_known=target is not None)
     reading, findings = _read(draft, spec, bool(engines))
     deep = deep_check(reading, target) if options.deep and reading is not None else None
     if reading is not None:
@@ -131,6 +134,13 @@ def check(
         dialect=reading.dialect if reading else None,
         evidence=reading.evidence if reading else (),
     )
+
+
+def _of_other_method(method: Method, draft: Checkpoint, options: CheckOptions, *, is_target_known: bool) -> CheckReport:
+    """One finding, and no ledger: the engines' rules that eyas knows are those of EAGLE-3."""
+    found = method.finding(draft, algorithm=options.algorithm)
+    evidence = (method.shown_by(draft),)
+    return CheckReport(findings=(found,), is_target_known=is_target_known, dialect=method.name, evidence=evidence)
 
 
 def _read(

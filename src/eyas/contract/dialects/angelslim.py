@@ -35,14 +35,11 @@ _STYLE = FlatStyle(
 
 
 def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
-    if not has_tensor(checkpoint, "midlayer."):
+    # SpecForge writes target_model_type too: the class name decides
+    if not has_tensor(checkpoint, "midlayer.") or architecture(checkpoint) != "Eagle3LlamaForCausalLM":
         return ()
-    found = []
-    if architecture(checkpoint) == "Eagle3LlamaForCausalLM":
-        found.append("architectures Eagle3LlamaForCausalLM with midlayer.* tensors")
-    if "target_model_type" in checkpoint.config:
-        found.append("target_model_type in config.json")
-    return tuple(found)
+    more = ("target_model_type in config.json",) if "target_model_type" in checkpoint.config else ()
+    return ("architectures Eagle3LlamaForCausalLM with midlayer.* tensors", *more)
 
 
 def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:

@@ -5,6 +5,7 @@ from eyas.contract.dialects.dialect import Dialect
 from eyas.contract.dialects.eagle import EAGLE
 from eyas.contract.dialects.evidence import is_eagle3, sidecar_dialect
 from eyas.contract.dialects.modelopt import MODELOPT
+from eyas.contract.dialects.other_methods import OtherMethod, other_method
 from eyas.contract.dialects.sglang import SGLANG
 from eyas.contract.dialects.speculators import SPECULATORS
 from eyas.contract.dialects.torchspec import TORCHSPEC
@@ -52,7 +53,8 @@ def detect(checkpoint: Checkpoint) -> tuple[Dialect, tuple[str, ...]]:
     """The dialect of `checkpoint` and what it was recognised by.
 
     Raises:
-        NotADraft: no tensor and no key of an EAGLE-3 draft.
+        OtherMethod: it is a draft of another method, or a plain model.
+        NotADraft: no tensor and no key of any draft.
     """
     # two formats may look alike; where eyas wrote the folder it knows which it was
     written_as = sidecar_dialect(checkpoint)
@@ -60,6 +62,9 @@ def detect(checkpoint: Checkpoint) -> tuple[Dialect, tuple[str, ...]]:
         if dialect.name == written_as and is_eagle3(checkpoint):
             evidence = dialect.detect(checkpoint) if dialect.detect else ()
             return (dialect if dialect.detect else VLLM), (*evidence, f"eyas.json: written as {written_as}")
+    if (method := other_method(checkpoint)) is not None:
+        found = method.finding(checkpoint)
+        raise OtherMethod(found.what, found.where, found.why, found.do)
     for dialect in DIALECTS:
         if dialect.detect and (evidence := dialect.detect(checkpoint)):
             return dialect, evidence
@@ -68,5 +73,5 @@ def detect(checkpoint: Checkpoint) -> tuple[Dialect, tuple[str, ...]]:
         "this is not an EAGLE-3 draft",
         checkpoint.where,
         f"no midlayer.* / layers.0.hidden_norm, no fc, no d2t, no EAGLE-3 class name; it has {names[:150]}",
-        "give the draft's folder (an EAGLE-1/2 draft or a target is another thing)",
+        "give the draft's folder",
     )
