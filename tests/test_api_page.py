@@ -1,7 +1,11 @@
 """docs/api.md runs as it is printed: its light half on the draft that ships, all of it on tiny models."""
 
+import json
 import re
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -47,7 +51,17 @@ def tiny_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     save_draft(tiny_draft(**sizes), tmp_path / "my-draft", target_spec=read_target(tmp_path / "my-target"))
     row = EvalRow(id="1", set="s", prompt_ids=(1, 2, 3), response_ids=tuple(range(4, 24)))
     write_eval_rows([row], tmp_path / "rows.jsonl")
+    talks = [
+        [{"role": "user", "content": f"w{i} w2"}, {"role": "assistant", "content": f"w3 w{i} w5 w6"}]
+        for i in range(1, 41)
+    ]
+    (tmp_path / "talks.jsonl").write_text("\n".join(json.dumps({"messages": talk}) for talk in talks))
     monkeypatch.chdir(tmp_path)
+    if find_spec("matplotlib") is None:
+        plots, axes = MagicMock(), (MagicMock(), MagicMock())
+        plots.subplots.return_value = (MagicMock(), axes)
+        monkeypatch.setitem(sys.modules, "matplotlib", MagicMock(pyplot=plots))
+        monkeypatch.setitem(sys.modules, "matplotlib.pyplot", plots)
     # The one name of the page that would need a download or a package.
     resolve = api.resolve_target
     monkeypatch.setattr(
@@ -75,8 +89,12 @@ def test_every_block_of_the_page_runs_as_it_is_printed(tiny_models: Path, capsys
     printed = capsys.readouterr().out.splitlines()
     length = float(printed[1].split()[0])
     assert length >= 1.0
-    assert len(printed) == 4, "the verdict, the accept length, two answers"
-    assert all(line.startswith("(") for line in printed[2:])
+    assert len(printed) == 6, "the verdict, the accept length, two answers, rows, steps"
+    assert all(line.startswith("(") for line in printed[2:4])
+    assert printed[4].startswith("40 rows, ")
+    assert printed[5].startswith("20 steps, loss ")
+    assert (tiny_models / "trained" / "config.json").is_file()
+    assert "<h2>Training" in (tiny_models / "report.html").read_text()
 
 
 def test_a_name_that_is_not_there_would_be_seen(tiny_models: Path):

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from eyas.replay.probe_pack import make_probe as make_probe
     from eyas.replay.probe_pack import read_probe as read_probe
     from eyas.replay.replay import replay as replay
+    from eyas.report.build import build_report as build_report
     from eyas.talk import Silent as Silent
     from eyas.talk import Talk as Talk
     from eyas.train.config import DraftShape as DraftShape
@@ -95,6 +96,7 @@ _HOMES = {
     "dialect_named": "eyas.contract.dialects.registry",
     "parse_engine": "eyas.contract.engines.registry",
     "apply_conversion": "eyas.contract.convert.conversion_apply",
+    "build_report": "eyas.report.build",
     "check": "eyas.contract.check.check",
     "evaluate": "eyas.replay.evaluate",
     "evaluate_on_probe": "eyas.replay.evaluate",

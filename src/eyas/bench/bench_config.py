@@ -91,7 +91,7 @@ class BenchConfig:
                 ("--batch", self.batch, batch_words, not self.batch or bool(self.batches)),
                 ("--batch", self.batch, batch_alone, not self.batches or only_chains),
                 ("--max-cache-mib", cache, "at least 1, beside --batch", cache is None or (cache > 0 and self.batch)),
-                ("--repeats", self.repeats, "at least 1", self.repeats >= 1),
+                ("--repeats", self.repeats, "1 - 1000", 1 <= self.repeats <= 1000),
                 ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
                 ("--max-prompts", self.max_prompts, "at least 1", self.max_prompts is None or self.max_prompts >= 1),
                 ("--peer", self.peer, "none beside --quantize: it runs another target", not quantised_peer),

@@ -44,6 +44,7 @@ COMMANDS = {
 # Options that hold a path or something else: FILE:2, none.
 _PATHS_AS_TEXT = ("--data", "--draft", "--python")
 
+_LARGEST = 2**63 - 1  # what torch and numpy can count
 _NARROWEST = 60  # columns of a help page: rich loops for ever when it wraps into one or two
 
 
@@ -63,7 +64,7 @@ def build_app(full_page_of: str | None = None) -> cyclopts.App:
             "Exit codes: 0 good, 1 findings, 2 usage or config, 3 environment, 4 internal."
         ),
         suppress_keyboard_interrupt=False,  # else cyclopts ends the process itself, without our message
-        config=(_refuse_fractions, _expand_home),
+        config=(_refuse_odd_numbers, _expand_home),
         default_parameter=cyclopts.Parameter(show_default=_shown_default),
     )
     for name, help_line in COMMANDS.items():
@@ -78,17 +79,17 @@ def _shown_default(value: object) -> str | None:
     return None if value is None or value is False or value in ("", ()) else str(value)
 
 
-def _refuse_fractions(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
-    """Refuse 1.5 for a whole number: cyclopts would round it to 2."""
+def _refuse_odd_numbers(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
+    """Refuse 1.5 for a whole number, which cyclopts would round to 2, and numbers that no count or seed can be."""
     for argument in arguments:
-        if not _takes(int, argument.hint):
-            continue
-        for token in argument.tokens:
-            if "." in token.value:
+        for token in argument.tokens if _takes(int, argument.hint) else ():
+            digits = token.value.strip().lstrip("+-").replace("_", "")
+            is_large = digits.isdecimal() and (len(digits) > 19 or int(digits) > _LARGEST)
+            if "." in token.value or is_large:
                 raise UsageError(
-                    f"{token.keyword or argument.name} takes a whole number, not {token.value}",
-                    " ".join(["eyas", *commands, argument.name, token.value]),
-                    "rounding it would be a guess",
+                    f"{token.keyword or argument.name} takes a whole number, not {token.value[:60]}",
+                    " ".join(["eyas", *commands, argument.name, token.value[:60]]),
+                    f"the largest is {_LARGEST}" if is_large else "rounding it would be a guess",
                     f"see `eyas {' '.join(commands)} --help`",
                 )
 

@@ -8,6 +8,8 @@ from cyclopts import Parameter
 
 from eyas.data.prepare_config import MACHINE, WRITING, ConfigInvalid
 
+_MOST_SELF_CHATS = 10**8
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingConfig:
@@ -77,6 +79,8 @@ class WritingConfig:
                 problems.append(f"{name} = {getattr(self, name)}, wanted 1 or more")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             problems.append(f"threads = {self.threads}, wanted 1 - 1024")
+        if self.self_chat > _MOST_SELF_CHATS:
+            problems.append(f"self_chat = {self.self_chat}, wanted {_MOST_SELF_CHATS} or less")
         if self.self_chat and self.regenerate:
             problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
         temperatures = (*self.answer_temperature, self.user_temperature)
