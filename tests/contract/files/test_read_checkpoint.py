@@ -108,14 +108,21 @@ def test_an_index_cannot_lead_out_of_its_folder(tmp_path: Path, name: str):
         read_checkpoint(shard(tmp_path / "draft", **{"fc.weight": name}))
 
 
-def test_a_link_that_leads_out_is_refused_but_the_hub_cache_is_not(tmp_path: Path):
-    outside = tmp_path / "secret.safetensors"
+def test_a_link_is_followed_to_a_weight_file_and_to_the_hub_cache_alone(tmp_path: Path):
+    outside = tmp_path / "other" / "part-1.safetensors"
+    outside.parent.mkdir()
     outside.write_bytes(safetensors_bytes({"fc.weight": ("F32", (1,), b"1234")}))
     linked = tmp_path / "draft"
     linked.mkdir()
     (linked / "model.safetensors").symlink_to(outside)
-    with pytest.raises(PathEscape):
+    assert list(read_checkpoint(linked).tensors) == ["fc.weight"]
+    secret = outside.with_name("id_rsa")
+    os.rename(outside, secret)
+    (linked / "model.safetensors").unlink()
+    (linked / "model.safetensors").symlink_to(secret)
+    with pytest.raises(PathEscape, match="neither a weight file nor"):
         read_checkpoint(linked)
+    outside = secret
 
     blobs, snapshot = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "abc"
     blobs.mkdir(parents=True)

@@ -1,16 +1,21 @@
 """What a run is told before it starts."""
 
+import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from eyas.cli.app import main
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.target import Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
-from eyas.train.preflight.examine import examine, plan_train
+from eyas.train.optimise.trainer import Trainer
+from eyas.train.preflight.examine import examine, plan_train, say_time, say_time_elsewhere
+from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.preflight.target_checks import TeacherWrong, check_teacher
 from eyas.train.preflight.trial import duration
 from eyas.train.request import TrainRequest
@@ -90,3 +95,69 @@ def test_a_run_of_one_step_can_be_tried_too(inputs, tmp_path: Path):
 @pytest.mark.parametrize(("seconds", "words"), [(4.2, "4 s"), (600, "10 min"), (12_000, "3 h 20 min")])
 def test_durations_are_read_at_a_glance(seconds, words):
     assert duration(seconds) == words
+
+
+@pytest.mark.parametrize(("options", "device"), [((), "cuda"), (("--device", "cpu"), "cpu")])
+def test_a_target_of_config_and_tokenizer_alone_is_planned_for(inputs, tmp_path: Path, capsys, options, device: str):
+    bare = tmp_path / "bare"
+    shutil.copytree(inputs[0], bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    command = ["train", "--target", str(bare), "--data", str(inputs[1]), "--out", str(tmp_path / "d"), "--steps", "5"]
+
+    assert main([*command, *options, "--dry-run", "--json"]) == 0
+
+    printed = capsys.readouterr()
+    document = json.loads(printed.out.splitlines()[-1])
+    request = TrainRequest(target=inputs[0], rows=inputs[1], out=tmp_path / "d", device="cpu")
+    with_weights = plan_train(request, TrainConfig(steps=5), Silent(), device_type=device).as_document()["costs"]
+    for name in ("trained_parameters", "gflop_per_token", "checkpoint_bytes", "draft_bytes"):
+        assert document["costs"][name] == with_weights[name]
+    assert document["costs"]["memory_bytes"]["target weights"] > 0
+    assert (document["answers"], document["teacher"], document["trial"]) == (None, None, None)
+    assert "has no weights here: answers, teacher and speed are not checked" in printed.err
+    assert (document["estimated_seconds"] is None) == (device == "cpu")
+    assert ("on one H200" in printed.err) == (device == "cuda")
+    assert main(command) == 2, "training itself needs the weights"
+
+
+def test_a_target_whose_weights_are_links_is_planned_and_loaded(inputs, tmp_path: Path):
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    for path in inputs[0].iterdir():
+        (linked / path.name).symlink_to(path)
+    request = TrainRequest(target=linked, rows=inputs[1], out=tmp_path / "d", device="cpu")
+    plan = plan_train(request, CONFIG, Silent())
+    assert examine(request, CONFIG, plan, Silent()).trial.tokens_per_s > 0
+
+
+def test_a_run_of_two_steps_is_told_unless_it_was_asked_for(inputs, tmp_path: Path):
+    request = TrainRequest(target=inputs[0], rows=inputs[1], out=tmp_path / "d", device="cpu")
+    few = replace(CONFIG, steps=None, batch_tokens=600)
+    notes = plan_train(request, few, Silent()).resolved.notes
+    assert any(note.startswith("the whole run is 2 optimiser steps, too few") for note in notes)
+    assert not any("optimiser step" in note for note in plan_train(request, CONFIG, Silent()).resolved.notes)
+
+
+def test_the_time_of_a_run_is_measured_on_a_step_that_changes_nothing(inputs, tmp_path: Path, monkeypatch):
+    request = TrainRequest(target=inputs[0], rows=inputs[1], out=tmp_path / "d", device="cpu")
+    config = replace(CONFIG, steps=60)
+    plan = plan_train(request, config, Silent())
+    target = Target.load(request.target, request.placement())
+    trainer = Trainer(starting_draft(request, config, plan, target, Silent()), target, config, lr=1e-3, num_steps=60)
+    before = [parameter.clone() for parameter in trainer.draft.parameters()]
+    talk = Silent()
+
+    say_time(plan, trainer, talk)
+
+    assert all(torch.equal(*pair) for pair in zip(before, trainer.draft.parameters(), strict=True))
+    monkeypatch.setattr(trainer, "time_step", lambda rows: 2.0)
+    say_time(plan, trainer, talk)
+    assert "time: about 2 min for 60 steps" in talk.lines[-1]
+    plan = plan_train(request, CONFIG, Silent())
+    say_time(plan, trainer, talk)
+    assert "the progress line says" in talk.lines[-1]
+
+
+def test_a_small_model_elsewhere_is_bound_by_its_steps_not_by_its_arithmetic(inputs, tmp_path: Path):
+    request = TrainRequest(target=inputs[0], rows=inputs[1], out=tmp_path / "d", device="cpu")
+    plan = plan_train(request, replace(CONFIG, steps=1000), Silent(), device_type="cuda")
+    assert say_time_elsewhere(plan, CONFIG, Silent()) == pytest.approx(dict.fromkeys(("H200", "A100", "L40S"), 46.0))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from eyas.cli.output import JsonFlag, emit
-from eyas.cli.target_option import TargetName, target_folder
+from eyas.cli.target_option import TargetName, target_folder, target_headers
 from eyas.cli.terminal import Terminal
 from eyas.cli.train_signals import EXIT_CODE, tell_end, wish_to_stop
 from eyas.cli.train_text import outcome_text, plan_text, summary_of
@@ -83,7 +83,8 @@ def train(
     restart
         Delete the unfinished run kept beside OUT and start again.
     dry_run
-        Show rows, mask, vocabulary and memory, check that the target wrote the answers, time three steps, and stop.
+        Show rows, mask, vocabulary, memory and disk, check that the target wrote the answers, time three steps, and
+        stop. Where the target is only config and tokenizer, show what those tell, and an estimate of the time.
     recipe
         File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
     """
@@ -95,7 +96,7 @@ def train(
     is_first, was_there = place is None or place.rank == 0, os.path.lexists(out)
     talk: Talk = Terminal() if is_first else Silent()
     try:
-        folder = target_folder(target, talk)
+        folder, has_weights = _target(target, talk, are_weights_needed=not dry_run)
         request = TrainRequest(
             target=folder,
             rows=data,
@@ -112,19 +113,25 @@ def train(
         )
         require_startable(request)
         say_loading(talk)
-        from eyas.train.preflight.examine import examine, plan_train
+        from eyas.train.preflight.examine import examine, plan_train, say_time_elsewhere
         from eyas.train.run.train import train as train_draft
 
         if threads is not None:
             _use_threads(threads)
-        plan = plan_train(request, config, talk)
+        device_type = None if has_weights else "cpu" if device == "cpu" else "cuda"
+        plan = plan_train(request, config, talk, device_type=device_type)
         document: dict[str, Any] = {"schema": "eyas.train/1", "out": str(out), "dry_run": dry_run, **plan.as_document()}
         if dry_run:
             if not is_first:
                 return 0
-            if gpus > 1:
+            if gpus > 1 and has_weights:
                 talk.note(f"the trial steps ran on one device; a run divides each step among {gpus}")
-            document |= examine(request, config, plan, talk).as_document()
+            if has_weights:
+                document |= examine(request, config, plan, talk).as_document()
+            else:
+                talk.note(f"{target} has no weights here: answers, teacher and speed are not checked")
+                seconds = say_time_elsewhere(plan, config, talk) if device_type == "cuda" else None
+                document |= {"answers": None, "teacher": None, "trial": None, "estimated_seconds": seconds}
             return emit(document, plan_text(document), json=json)
         start = time.monotonic()
         listen = partial(wish_to_stop, is_told=is_first)
@@ -148,6 +155,16 @@ def train(
         "notes": list(done.notes),
     }
     return emit(document, outcome_text(document, init_only=init_only), json=json)
+
+
+def _target(name: str, talk: Talk, *, are_weights_needed: bool) -> tuple[Path, bool]:
+    """The target's folder, and whether its weights are in it; without need, config and tokenizer are enough."""
+    if are_weights_needed:
+        return target_folder(name, talk), True
+    found = target_headers(name, talk)
+    assert found is not None, "the hub was asked"
+    folder = found if found.is_dir() else found.parent
+    return folder, bool(list(folder.glob("*.safetensors")))
 
 
 def _place_by_torchrun() -> "RankPlace | None":

@@ -1,7 +1,8 @@
-"""Which files of a folder hold the weights, and what their index promises. Never leaves the folder.
+"""Which files of a folder hold the weights, and what their index promises. An index never leads out of the folder.
 
 An index file comes from a stranger: a name in it may be `../../.ssh/id_rsa`. So names are plain, and links are followed
-only inside the folder or into the Hugging Face cache's own `blobs`.
+only inside the folder, into the Hugging Face cache's own `blobs`, to a weight file, or to a file of the
+same name.
 """
 
 import re
@@ -14,6 +15,7 @@ from eyas.errors import EyasError
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth")
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})\.(?:safetensors|bin)$")
 # *.bin files that trainers leave beside the weights
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin", "random_states_0.bin", "scaler.bin")
@@ -92,7 +94,10 @@ def safe_path(root: Path, name: str, where: str) -> Path:
     blobs = home.parent.parent / "blobs"
     if resolved.parent == home or (resolved.parent == blobs and home.parent.name == "snapshots"):
         return path
-    raise _escape(name, where, f"it is a link to {resolved}")
+    # transformers and the engines follow any link, and a link to weights or to a file of that name saves disk space.
+    if resolved.is_file() and (resolved.suffix in _WEIGHT_SUFFIXES or resolved.name == name):
+        return path
+    raise _escape(name, where, f"it is a link to {resolved}, neither a weight file nor of that name")
 
 
 def _escape(name: str, where: str, why: str) -> PathEscape:

@@ -1,5 +1,6 @@
 """One optimiser step of training: target forward, teacher, unrolled draft, backward, update. Reads no files."""
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -19,6 +20,7 @@ from eyas.train.rows.packing import Packed, count_targets, even_micro_batches, m
 from eyas.train.step.distributions import DraftVocabulary, distributions_for
 from eyas.train.step.metrics import StepCounts
 from eyas.train.step.packed_target import packed_target
+from eyas.train.step.reference_check import require_reference
 from eyas.train.step.ttt_loss import PhaseClock, TttObjective, no_clock, no_counts, ttt_backward
 from eyas.train.step.unroll import make_unroll
 
@@ -62,12 +64,13 @@ class Trainer:
         half = target.parts.embedding.dtype
         dtype = half if half == torch.bfloat16 else draft.dtype
         self._micro_batch = config.micro_batch_on(target.device.type)
-        self._states = packed_target(target, self._micro_batch)
+        is_fused = config.unroll == "fused"
+        self._states = packed_target(target, self._micro_batch, is_fused=is_fused)
         with self.whole_draft():
-            self._unroll = make_unroll(draft, config.ttt_steps, dtype)
+            self._unroll = make_unroll(draft, config.ttt_steps, dtype, is_fused=is_fused)
         self._pads = self._states.pads or self._unroll.pads
         self._vocabulary = DraftVocabulary.of(draft, target.device)
-        self._distributions = distributions_for(target.device, dtype)
+        self._distributions = distributions_for(target.device, dtype, is_fused=is_fused)
         self.data_wait = DataWait.of(target.device)
 
     def whole_draft(self) -> AbstractContextManager[None]:
@@ -94,6 +97,31 @@ class Trainer:
 
         After a step that is not finite, later ones leave the weights as they are; `read_steps` reports it.
         """
+        figures, padding_share = self._gradients(rows)
+        lr = self._lr * lr_share(step, self._num_steps, self.config)
+        with self._clock("optimiser"):
+            norms = self.optimiser.update(lr, figures[0])
+        return PendingStep(
+            step=step, figures=figures, norms=norms, names=self.optimiser.names, lr=lr, padding_share=padding_share
+        )
+
+    def require_reference(self, row: TokenRow) -> float | None:
+        """Compare the fused step with the modules; see `step.reference_check`. With shards, all ranks call it."""
+        if self.config.unroll == "modules":
+            return None
+        with self.whole_draft():
+            return require_reference(self.draft, self.target, self._states, row, self.config.ttt_steps)
+
+    def time_step(self, rows: Sequence[TokenRow]) -> float:
+        """Seconds of a step on `rows` without its update; the weights stay as they are. All ranks call it together."""
+        begin = time.monotonic()
+        self._gradients(rows)
+        if self.target.device.type == "cuda":
+            torch.cuda.synchronize(self.target.device)
+        return time.monotonic() - begin
+
+    def _gradients(self, rows: Sequence[TokenRow]) -> tuple[Tensor, float]:
+        """Gradients of the batch, summed over micro-batches and ranks; its figures and its share of padding."""
         config = self.config
         with self.data_wait():
             objective = TttObjective.of(config.loss, config.step_decay, count_targets(rows, config.ttt_steps))
@@ -114,17 +142,7 @@ class Trainer:
             if self.shards is not None:
                 self.shards.reduce_gradients()
         self.ranks.sum_in_place([figures] if self.shards else [*self.optimiser.gradients(), figures])
-        lr = self._lr * lr_share(step, self._num_steps, self.config)
-        with self._clock("optimiser"):
-            norms = self.optimiser.update(lr, figures[0])
-        return PendingStep(
-            step=step,
-            figures=figures,
-            norms=norms,
-            names=self.optimiser.names,
-            lr=lr,
-            padding_share=1 - num_tokens / num_positions if num_positions else 0.0,
-        )
+        return figures, 1 - num_tokens / num_positions if num_positions else 0.0
 
     def _accumulate(self, packed: Packed, objective: TttObjective) -> tuple[Tensor, StepCounts]:
         """Add one micro-batch's gradients; loss and counts stay on the device."""

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from eyas.errors import ExitCode, EyasError
 from eyas.models.target import Target
 from eyas.talk import Talk
@@ -23,6 +21,8 @@ from eyas.train.rows.mask_statistics import mask_statistics
 
 _MASK_ROWS = 1000
 _USUAL_MFU = 0.35
+_MEASURED_FROM = 50  # steps: a few more are then a small part of the run
+_LEAST_STEP_S = 0.046  # of a micro-batch, which the host launches: SmolLM2 on an H200, benchmarks/train_h200_202611.md
 
 
 class DiskTooSmall(EyasError):
@@ -49,8 +49,11 @@ class Examined:
         }
 
 
-def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainPlan:
+def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk, *, device_type: str | None = None) -> TrainPlan:
     """Plan a run and say what it will cost; refuse what cannot work. Loads no model.
+
+    Args:
+        device_type: "cpu" or "cuda": plan for such a device, which need not exist here; None for the request's own.
 
     Raises:
         DiskTooSmall: checkpoints and draft would not fit.
@@ -59,7 +62,7 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk) -> TrainP
         What `plan.make_plan` raises.
     """
     require_startable(request)
-    device_type = request.placement().device.type
+    device_type = device_type or request.placement().device.type
     plan = make_plan(request.target, request.rows, config, request.init_from, request.held_out, device_type)
     disk = _require_disk(request.out, plan, config)
     for note in plan.resolved.notes:
@@ -98,23 +101,53 @@ def examine(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: T
     answers, teacher = check_target(target, request, plan, talk)
     draft = starting_draft(request, config, plan, target, talk)
     trainer = Trainer(draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches))
+    say_reference(plan, trainer, talk)
     say_first_step(talk)
     trial = try_steps(trainer, plan)
     talk.line(str(trial))
     return Examined(answers=answers, teacher=teacher, trial=trial)
 
 
-def say_time(plan: TrainPlan, device: torch.device, num_devices: int, talk: Talk) -> None:
-    """Say how long the run may take, where the device's peak rate is known."""
-    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-    if peak is None:
-        talk.line("time: the progress line says how long is left, once a step is done (`--dry-run` measures it first)")
+def say_time(plan: TrainPlan, trainer: Trainer, talk: Talk) -> None:
+    """Say how long the run will take, measured on steps whose gradients are dropped. All ranks call it together."""
+    if len(plan.batches) < _MEASURED_FROM:
+        talk.line("time: the progress line says how long is left, after the first step")
         return
-    seconds = plan.num_tokens * plan.costs.flop_per_token / (peak * num_devices * _USUAL_MFU)
+    typical = sorted(plan.batches, key=lambda batch: batch.num_tokens)[len(plan.batches) // 2]
+    rows = [plan.rows[row] for row in typical.rows]
+    is_cuda = trainer.target.device.type == "cuda"
+    if is_cuda:  # kernels are compiled, and memory is allocated
+        talk.line("time: measuring a step (kernels are compiled first)")
+        for _ in range(2):
+            trainer.time_step(rows)
+    taken = min(trainer.time_step(rows) for _ in range(3 if is_cuda else 1))
     talk.line(
-        f"time: about {duration(seconds)}, estimated from the arithmetic at {_USUAL_MFU:.0%} of the peak of"
-        f" {num_devices} x {torch.cuda.get_device_name(device)}; the progress bar measures it"
+        f"time: about {duration(taken * len(plan.batches))} for {len(plan.batches)} steps, measured on one of"
+        f" {typical.num_tokens} tokens; replays and checkpoints take their own time"
     )
+
+
+def say_time_elsewhere(plan: TrainPlan, config: TrainConfig, talk: Talk) -> dict[str, float]:
+    """Say how long the run may take on common GPUs, which need not exist here; gives name -> seconds."""
+    micro_batches = sum(-(-batch.num_tokens // config.micro_batch_on("cuda")) for batch in plan.batches)
+    seconds = {}
+    for name in ("H200", "A100", "L40S"):
+        arithmetic = plan.num_tokens * plan.costs.flop_per_token / ((peak_flops(name) or 1.0) * _USUAL_MFU)
+        seconds[name] = max(arithmetic, micro_batches * _LEAST_STEP_S)
+    shown = ", ".join(f"{duration(value)} on one {name}" for name, value in seconds.items())
+    talk.line(f"time: about {shown} (arithmetic at {_USUAL_MFU:.0%} of the peak, at least {_LEAST_STEP_S:g} s a step)")
+    return seconds
+
+
+def say_reference(plan: TrainPlan, trainer: Trainer, talk: Talk) -> None:
+    """Compare the fused step with the modules on the first row, and say so.
+
+    Raises:
+        FusedStepDiffers: see `step.reference_check`.
+    """
+    difference = trainer.require_reference(plan.rows[plan.batches[0].rows[0]])
+    if difference is not None:
+        talk.line(f"fused step: as the plain modules on one row (largest relative difference {difference:.1g})")
 
 
 def _say_vocabulary(plan: TrainPlan, talk: Talk) -> None:

@@ -1,5 +1,6 @@
 """Everything about a run that is known before a model is loaded: rows, vocabulary, steps."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.draft_spec import DraftSpec
-from eyas.contract.spec.target_size import size_of_tensors
+from eyas.contract.spec.target_size import TargetSize, size_of_tensors
 from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.data.rows.row_store import Rows
 from eyas.errors import EyasError
@@ -22,7 +23,8 @@ from eyas.train.rows.held_out_rows import HeldOutRows, find_held_out, read_held_
 from eyas.train.rows.vocabulary import ChosenVocabulary, choose_vocabulary
 
 _REPLAYS_WANTED = 10
-_DECIDE_NOTHING = {"checkpoint_every_s", "log_every", "micro_batch_tokens"}
+_DECIDE_NOTHING = {"checkpoint_every_s", "log_every", "micro_batch_tokens", "unroll"}
+_FEW_STEPS = 20
 
 
 class RowsOfAnotherTarget(EyasError):
@@ -154,6 +156,7 @@ def make_plan(
         is_new=init_from is None,
     )
     batches = plan_batches([rows.length(i) for i in range(len(rows))], config, resolved.batch_tokens)
+    notes += _length_notes(batches, config)
     return TrainPlan(
         rows=rows,
         target=target,
@@ -165,7 +168,7 @@ def make_plan(
         costs=estimate_costs(
             spec,
             config,
-            target=size_of_tensors(target, tensors),
+            target=size_of_tensors(target, tensors) if tensors else _size_without_weights(target),
             longest=manifest.longest,
             batch_tokens=resolved.batch_tokens,
             supervised=manifest.num_supervised / manifest.num_tokens,
@@ -210,6 +213,22 @@ def _held_out(given: Path | None, rows_folder: Path, config: TrainConfig, vocab_
         )
     found = None if config.eval_every == 0 else find_held_out(given, rows_folder)
     return None if found is None else read_held_out(found, config.held_out_rows, vocab_size or None)
+
+
+def _size_without_weights(target: TargetSpec) -> TargetSize:
+    from eyas.models.target.loading import size_of_config
+
+    return size_of_config(target)
+
+
+def _length_notes(batches: Sequence[Batch], config: TrainConfig) -> tuple[str, ...]:
+    if config.steps is not None or len(batches) >= _FEW_STEPS:
+        return ()
+    steps = f"{len(batches)} optimiser step{'s' if len(batches) > 1 else ''}"
+    return (
+        f"the whole run is {steps}, too few for a draft to learn: prepare more data, or give more --epochs or smaller"
+        " --batch-tokens",
+    )
 
 
 def _age_notes(rows: Rows) -> tuple[str, ...]:

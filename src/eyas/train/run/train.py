@@ -28,7 +28,7 @@ from eyas.train.config import TrainConfig
 from eyas.train.optimise.ranks import SOLO, RankPlace, Ranks, joined
 from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.preflight.examine import check_target, say_time
+from eyas.train.preflight.examine import check_target, say_reference, say_time
 from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.preflight.train_plan import TrainPlan, run_identity
 from eyas.train.request import TrainRequest
@@ -93,7 +93,7 @@ def train(
     Raises:
         RunInProgress: another process trains the same draft.
         CheckpointForeign, CheckpointDamaged: there is an unfinished run that cannot be resumed.
-        TeacherWrong: see `teacher_check`.
+        TeacherWrong, FusedStepDiffers: see `target_checks` and `step.reference_check`.
         TrainingDiverged: a loss or gradient is not finite; the state before it is kept.
         TrainingStopped: `listen` asked for it; a rerun resumes there.
         DeviceOutOfMemory: the GPU has too little memory.
@@ -133,7 +133,6 @@ def _train(
         return Trained(plan=plan, metrics=[], out=request.out)
     if keep.state is None:
         check_target(target, request, plan, talk)
-        say_time(plan, placement.device, ranks.size, talk)
     shards = None
     if request.shard and ranks.size > 1:
         shards = Shards(draft, ranks.size, placement.device)
@@ -142,6 +141,9 @@ def _train(
     trainer = Trainer(
         draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches), ranks=ranks, shards=shards
     )
+    say_reference(plan, trainer, talk)
+    if keep.state is None:
+        say_time(plan, trainer, talk)
     outcome = _run(request, config, plan, trainer, keep, talk)
     kept = written = None
     notes = list[str]()

@@ -148,7 +148,10 @@ class TritonDistributions:
         )
 
     def losses(self, logits: Tensor, teacher: Teacher, weights: Tensor, loss: LossName) -> RowLosses:
-        """See `ReferenceDistributions.losses`; the gradient is written over the logits."""
+        """See `ReferenceDistributions.losses`; the gradient is written over the logits. A loss without a kernel is the
+        reference's."""
+        if loss not in _KINDS:
+            return ReferenceDistributions().losses(logits, teacher, weights, loss)
         num, width = logits.shape
         losses = torch.empty(num, dtype=torch.float32, device=logits.device)
         drafted = torch.empty(num, dtype=torch.int32, device=logits.device)
@@ -163,8 +166,8 @@ class TritonDistributions:
 DistributionOps = ReferenceDistributions | TritonDistributions
 
 
-def distributions_for(device: torch.device, dtype: torch.dtype) -> DistributionOps:
-    """The kernels where they can run, else the reference twin."""
-    if device.type == "cuda" and dtype in (torch.float32, torch.bfloat16, torch.float16):
+def distributions_for(device: torch.device, dtype: torch.dtype, *, is_fused: bool = True) -> DistributionOps:
+    """The kernels where they are wanted and can run, else the reference twin."""
+    if is_fused and device.type == "cuda" and dtype in (torch.float32, torch.bfloat16, torch.float16):
         return TritonDistributions()
     return ReferenceDistributions()

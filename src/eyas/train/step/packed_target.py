@@ -44,15 +44,16 @@ class PackedTarget(Protocol):
         """One pass; no gradients."""
 
 
-def packed_target(target: Target, most_tokens: int) -> PackedTarget:
+def packed_target(target: Target, most_tokens: int, *, is_fused: bool = True) -> PackedTarget:
     """The fused forward where it can compute `target`, else transformers.
 
     The model's weights become views of the fused ones, so that none is held twice.
 
     Args:
         most_tokens: positions that go through transformers at a time, padding counted.
+        is_fused: False for transformers in any case.
     """
-    if _is_plain_llama(target):
+    if is_fused and _is_plain_llama(target):
         return LlamaStates(fuse_in_place(target))
     return PaddedStates(target, most_tokens)
 

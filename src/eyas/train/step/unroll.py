@@ -45,9 +45,9 @@ class Unroll(Protocol):
         """Add all gradients to the draft's parameters."""
 
 
-def make_unroll(draft: Eagle3Draft, num_steps: int, dtype: torch.dtype) -> Unroll:
-    """The fused path where it can compute `draft`, else its modules; computes in `dtype`."""
-    if why_not_fused(draft.spec) is None:
+def make_unroll(draft: Eagle3Draft, num_steps: int, dtype: torch.dtype, *, is_fused: bool = True) -> Unroll:
+    """The fused path where it is wanted and can compute `draft`, else its modules; computes in `dtype`."""
+    if is_fused and why_not_fused(draft.spec) is None:
         return FusedUnroll(draft, num_steps, dtype)
     return ModuleUnroll(draft, num_steps, dtype)
 

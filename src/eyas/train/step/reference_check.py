@@ -1,0 +1,98 @@
+"""Does the fused step compute what the modules compute? Both take one row before training; a difference is refused."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from eyas.data.text.tokenise import TokenRow
+from eyas.errors import EyasError
+from eyas.models.draft import Eagle3Draft
+from eyas.models.target.target import Target
+from eyas.train.rows.packing import Packed, pack
+from eyas.train.step.packed_target import LlamaStates, PackedTarget, PaddedStates
+from eyas.train.step.unroll import FusedUnroll, ModuleUnroll, Unroll, why_not_fused
+
+_MOST_TOKENS = 64
+# Norm of the difference over the norm. Sums in another order differ by 1e-6 in fp32, and by a few hundredths after the
+# layers of a bf16 target; the draft is compared in fp32 whatever it trains in.
+_ALLOWED, _ALLOWED_HALF = 5e-3, 0.1
+_FOLDER = "src/eyas/train/step"
+
+
+class FusedStepDiffers(EyasError):
+    """The fused training step computes something other than the modules that it stands for."""
+
+    code = "fused-step-differs"
+
+
+def require_reference(
+    draft: Eagle3Draft, target: Target, states: PackedTarget, row: TokenRow, num_steps: int
+) -> float | None:
+    """Compare the target's states, the draft's states and the draft's gradients on the first tokens of `row`.
+
+    Args:
+        draft: whole.
+        states: how training computes the target's states.
+        num_steps: K.
+
+    Returns:
+        The largest relative difference; None where training runs the modules themselves.
+
+    Raises:
+        FusedStepDiffers: it is larger than rounding explains.
+    """
+    ids = row.token_ids[:_MOST_TOKENS]
+    packed = pack([TokenRow(ids, (True,) * len(ids))], num_steps, target.device)
+    boundaries = draft.spec.aux_boundaries or ()
+    wanted, differences = PaddedStates(target, len(ids))(packed, boundaries), list[float]()
+    if isinstance(states, LlamaStates):
+        found = states(packed, boundaries)
+        is_half = wanted.last.dtype != torch.float32 and wanted.last.dtype != torch.float64
+        num = packed.num_tokens  # padding has no right states
+        pairs = [
+            ("the target's aux states", found.aux[:num], wanted.aux[:num]),
+            ("the target's last state", found.last[:num], wanted.last[:num]),
+        ]
+        where = "packed_target.py (LlamaStates)"
+        differences.append(_require_same(pairs, packed, where, _ALLOWED_HALF if is_half else _ALLOWED))
+    if len(packed.teachers) and why_not_fused(draft.spec) is None:
+        aux = wanted.aux.to(draft.dtype)
+        fused, modules = (
+            _states_and_gradients(draft, make(draft, num_steps, draft.dtype), packed, aux)
+            for make in (FusedUnroll, ModuleUnroll)
+        )
+        draft_pairs = [(name, fused[name], tensor) for name, tensor in modules.items()]
+        differences.append(_require_same(draft_pairs, packed, "unroll.py (FusedUnroll)", _ALLOWED))
+    return max(differences, default=None)
+
+
+def _states_and_gradients(draft: Eagle3Draft, unroll: Unroll, packed: Packed, aux: Tensor) -> dict[str, Tensor]:
+    """What `unroll` computes, by name; leaves the draft's gradients unset."""
+    states = unroll.states(packed, aux) * packed.is_target.unsqueeze(-1)  # the others are picked from padding
+    named = {f"the draft's state at unrolled step {j}": state.detach() for j, state in enumerate(states)}
+    if states.requires_grad:
+        torch.autograd.backward(states, states.detach().roll(1, -1))  # along itself, a norm lets nothing pass
+        unroll.publish()
+    for name, parameter in draft.named_parameters():
+        if parameter.grad is not None:
+            named[f"the gradient of {name}"] = parameter.grad
+        parameter.grad = None
+    return named
+
+
+def _require_same(pairs: Iterable[tuple[str, Tensor, Tensor]], packed: Packed, where: str, allowed: float) -> float:
+    worst = 0.0
+    for name, found, wanted in pairs:
+        size = wanted.float().norm()
+        difference = float((found.float() - wanted.float()).norm() / size) if size else float(found.float().norm())
+        if not difference <= allowed:
+            raise FusedStepDiffers(
+                "the fused training step differs from the plain modules",
+                f"{name}, over one row of {packed.num_tokens} tokens",
+                f"the relative difference is {difference:.2g}, and rounding explains {allowed:g}: training would fit"
+                " another model than the one that is written",
+                f"write the change of the modules into {_FOLDER}/{where} too, or give --unroll modules",
+            )
+        worst = max(worst, difference)
+    return worst
