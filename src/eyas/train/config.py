@@ -256,7 +256,7 @@ def _problems(config: TrainConfig) -> list[str]:
     ranges = [
         (config.steps is None or 1 <= config.steps <= MAX_STEPS, "steps", f"1 … {MAX_STEPS}"),
         (config.tokens is None or 1 <= config.tokens <= _MAX_COUNT, "tokens", f"1 … {_MAX_COUNT}"),
-        (1 <= config.epochs <= MAX_STEPS, "epochs", f"1 … {MAX_STEPS}"),
+        (1 <= config.epochs <= _MAX_COUNT, "epochs", f"1 … {_MAX_COUNT}"),
         (config.batch_tokens is None or 1 <= config.batch_tokens <= _MAX_COUNT, "batch_tokens", f"1 … {_MAX_COUNT}"),
         (
             config.micro_batch_tokens is None or 1 <= config.micro_batch_tokens <= _MAX_COUNT,
