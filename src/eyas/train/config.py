@@ -207,7 +207,7 @@ def require_processes(gpus: int, *, under_torchrun: bool) -> None:
             "two launchers at once",
             f"--gpus {gpus} under torchrun",
             "torchrun has started the processes already, and each of them would start more",
-            "leave --gpus out: torchrun's --nproc-per-node is the number of processes",
+            "leave --gpus out: torchrun sets the number of processes",
         )
 
 
