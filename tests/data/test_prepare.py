@@ -2,7 +2,9 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from byte_tokenizer import CHATML, THINKING, save_target_with
 from eyas.contract.files.json_file import JsonInvalid
@@ -130,6 +132,28 @@ def test_rows_that_are_no_longer_what_their_manifest_says_are_not_there(target: 
             path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
             path.write_bytes(whole)
     assert run(target, data, tmp_path / "rows", held_out=1).was_there
+
+
+@pytest.mark.parametrize(
+    "flip",
+    [
+        lambda ids, mask, starts: (np.where(ids == ids[3], ids[4], ids), mask, starts),
+        lambda ids, mask, starts: (ids[::-1].copy(), mask, starts),
+        lambda ids, mask, starts: (ids, np.roll(mask, 1), starts),
+        lambda ids, mask, starts: (ids, mask[::-1].copy(), starts),
+    ],
+)
+def test_flipped_ids_and_swapped_mask_bytes_are_damage_also_when_prepare_runs_again(target: Path, tmp_path: Path, flip):
+    data = write(tmp_path / "d.jsonl", record("Hi there", "Yo"), record("Bye", "See you"))
+    run(target, data, tmp_path / "rows")
+    names, path = ("token_ids", "is_supervised", "row_starts"), tmp_path / "rows" / TENSORS
+    tensors = load_file(path)
+    save_file(tensors | dict(zip(names, flip(*(tensors[name] for name in names)), strict=True)), path)
+
+    with pytest.raises(RowsUnreadable, match="content"):
+        Rows(tmp_path / "rows")
+    with pytest.raises(RowsUnreadable, match="content"):
+        run(target, data, tmp_path / "rows")
 
 
 def test_other_data_options_or_template_are_other_rows_and_never_mixed(target: Path, tmp_path: Path):

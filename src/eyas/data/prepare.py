@@ -12,19 +12,28 @@ from eyas.data.prepare_config import ConfigInvalid, PrepareConfig
 from eyas.data.rows.exclusion import Exclusion
 from eyas.data.rows.mixture import DataFile, data_files
 from eyas.data.rows.row_maker import RowMaker
-from eyas.data.rows.row_store import RowArrays
-from eyas.data.rows.rows_there import require_free, rows_there
+from eyas.data.rows.row_store import RowArrays, Rows
 from eyas.data.rows.selection import Selected, collect, select
 from eyas.data.text.target_text import TargetText, load_target_text
 from eyas.data.text.tokenise import TokenRow
 from eyas.data.writing.writing_config import WritingConfig
 from eyas.errors import EyasError
 from eyas.records import fingerprint
-from eyas.records.atomic import atomic_folder
+from eyas.records.atomic import OutputExists, atomic_folder, require_place, require_replaceable
+from eyas.records.changes import what_changed
 from eyas.records.conversation import place_of
 from eyas.records.data_files import list_files
-from eyas.records.eval_rows import write_eval_rows
-from eyas.records.rows import HELD_OUT, MANIFEST, RULES, RowsManifest, Source, write_manifest
+from eyas.records.eval_rows import read_eval_rows, write_eval_rows
+from eyas.records.rows import (
+    HELD_OUT,
+    MANIFEST,
+    RULES,
+    RowsManifest,
+    RowsUnreadable,
+    Source,
+    read_manifest,
+    write_manifest,
+)
 from eyas.talk import Talk, say_loading
 
 if TYPE_CHECKING:
@@ -263,3 +272,59 @@ def _manifest(
         num_as_written=maker.num_as_written,
         rules=RULES,
     )
+
+
+def require_free(out: Path, reading: Mapping[str, Any], *, replace: bool) -> None:
+    """Raise `OutputExists` or `WriteFailed` where it is sure, before the target has written anything, that no rows can
+    be put there.
+
+    Args:
+        reading: rules, tokenizer, template and options, by name.
+    """
+    require_place(out, out.parent)
+    if replace or not (out / MANIFEST).exists():
+        require_replaceable(out, replace, MANIFEST)
+        return
+    there = read_manifest(out)
+    options = {**there.options, "template_options": dict(there.template_options)}
+    then = {"rules": there.rules, "tokenizer": there.tokenizer, "template": there.template, "options": options}
+    if then != reading:
+        raise _other_rows(out, what_changed(then, reading))
+
+
+def rows_there(out: Path, whole: str, files: Sequence[DataFile], prints: Sequence[str]) -> RowsManifest:
+    """The manifest of the rows that stand in `out`.
+
+    Raises:
+        OutputExists: they are not those with the fingerprint `whole`, of `files` with the fingerprints `prints`.
+        RowsUnreadable: they are, by their manifest, but the files beside it are not what it says.
+    """
+    there = read_manifest(out)
+    if there.fingerprint == whole:
+        Rows(out)
+        _require_held_out(out, there.num_held_out)
+        return there
+    then = {"data": [[source.name, source.fingerprint, source.weight] for source in there.sources]}
+    now = {"data": [[file.path.name, print_, file.weight] for file, print_ in zip(files, prints, strict=True)]}
+    raise _other_rows(out, what_changed(then, now) if then != now else "the prompts of --exclude are others")
+
+
+def _require_held_out(out: Path, stated: int) -> None:
+    if not stated:
+        return
+    path = out / HELD_OUT
+    try:
+        found = len(read_eval_rows([path]))
+    except EyasError as error:
+        why = f"{error.what}: {error.why}"
+    else:
+        why = f"{MANIFEST} says {stated} rows held out; {HELD_OUT} has {found}"
+        if found == stated:
+            return
+    raise RowsUnreadable(
+        f"the rows in {out} are damaged", str(path), why, "delete the folder and run `eyas prepare` again"
+    )
+
+
+def _other_rows(out: Path, why: str) -> OutputExists:
+    return OutputExists(f"{out} holds other rows", str(out), why, "choose another folder, or give --replace")

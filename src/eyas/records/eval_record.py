@@ -79,43 +79,28 @@ class EvalRecord:
     """
 
     figures: Figures
+    tree: Mapping[str, int] | None = None
     sets: Mapping[str, Figures]
-    rows: Sequence[RowResult]
+    not_repetitive: NotRepetitive
     draft: Mapping[str, Any]
     target: Mapping[str, Any]
     data: Mapping[str, Any]
     settings: Mapping[str, Any]
-    not_repetitive: NotRepetitive
     notes: Sequence[str] = ()
-    tree: Mapping[str, int] | None = None
+    rows: Sequence[RowResult]
 
     def as_document(self) -> dict[str, Any]:
         """The evaluation as a JSON object: the figures of all rows at its top, those of the sets under `sets`."""
-        return {
-            "schema": SCHEMA,
-            **_figures(self.figures),
-            "tree": None if self.tree is None else dict(self.tree),
-            "sets": {name: _figures(figures) for name, figures in self.sets.items()},
-            "not_repetitive": {
-                "limit": self.not_repetitive.limit,
-                **_figures(self.not_repetitive.figures),
-                "sets": {name: _figures(figures) for name, figures in self.not_repetitive.sets.items()},
-            },
-            "draft": dict(self.draft),
-            "target": dict(self.target),
-            "data": dict(self.data),
-            "settings": dict(self.settings),
-            "notes": list(self.notes),
-            "rows": [asdict(row) for row in self.rows],
-        }
+        document = _json_of(asdict(self))
+        plain = document["not_repetitive"]
+        document["not_repetitive"] = {"limit": plain["limit"], **plain["figures"], "sets": plain["sets"]}
+        return {"schema": SCHEMA, **document.pop("figures"), **document}
 
 
-def _figures(figures: Figures) -> dict[str, Any]:
-    """As JSON has them: null where there was nothing to divide by."""
-
-    def known(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return [known(item) for item in value]
-        return None if value != value else value
-
-    return {name: known(value) for name, value in asdict(figures).items()}
+def _json_of(value: Any) -> Any:
+    """As JSON has it: null where there was nothing to divide by."""
+    if isinstance(value, dict):
+        return {name: _json_of(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_of(item) for item in value]
+    return None if value != value else value

@@ -11,7 +11,7 @@ Conversations may have every form that `eyas prepare` reads (`record_forms`); th
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,12 +63,7 @@ class EvalRow:
 
     def as_document(self) -> dict[str, Any]:
         """The row as a JSON object."""
-        return {
-            "id": self.id,
-            "set": self.set,
-            "prompt_ids": list(self.prompt_ids),
-            "response_ids": list(self.response_ids),
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What `eyas infer` found, as the JSON object that it prints (`eyas.infer/1`)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 SCHEMA = "eyas.infer/1"
@@ -14,7 +14,7 @@ class Variant:
     Attributes:
         changes: switch -> value, where it differs from what the draft's files state; empty = as stated.
         accept_length: bonus included, pooled over the rows; nan without a round.
-        rounds: verify passes behind it.
+        rounds: verify passes counted.
     """
 
     changes: Mapping[str, Any]
@@ -56,8 +56,5 @@ class InferRecord:
             "num_draft_tokens": self.num_draft_tokens,
             "num_rows": self.num_rows,
             "stated_is_best": not self.best.changes,
-            "variants": [
-                {"changes": dict(v.changes), "accept_length": v.accept_length, "rounds": v.rounds}
-                for v in self.variants
-            ],
+            "variants": [asdict(variant) for variant in self.variants],
         }

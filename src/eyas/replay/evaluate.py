@@ -1,30 +1,42 @@
 """The stage behind `eyas eval`: load, answer what has no answer yet, replay, record. With a target, or a probe pack."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 
+from eyas import __version__
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import TargetSpec, read_target
+from eyas.decode.repetition import REPETITIVE, repetition_share
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
 from eyas.models.target import Target
-from eyas.records.eval_record import EvalRecord, RowResult
+from eyas.models.target_folder import fingerprint_weights
+from eyas.records import fingerprint
+from eyas.records.eval_record import EvalRecord, NotRepetitive, RowResult
 from eyas.records.eval_rows import EvalPrompt, EvalRow, files_of, read_eval_rows, require_rounds, write_eval_rows
 from eyas.records.probe_pack import ProbeAbout
 from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig, ReplayConfig
-from eyas.replay.eval_report import Replayed, about_target, record_of
+from eyas.replay.figures import figures_by_set, figures_of, is_nothing_accepted, nothing_accepted
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
 from eyas.replay.replay import replay_states
 from eyas.replay.states import LiveStates, States
 from eyas.replay.tree_replay import replay_trees
 from eyas.talk import Talk
+
+_CAUSES = (
+    "too few training tokens; rows that another model wrote; a draft of another target; or one read otherwise than it"
+    " was trained (`eyas infer DRAFT --target T` tries that)"
+)
+
 
 _GPU_BATCH_TOKENS = 16384
 
@@ -37,7 +49,7 @@ class TreeNeedsTarget(EyasError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """What an evaluation leaves behind besides its record, so that the next one is cheaper.
+    """What an evaluation writes besides its record, so that the next one is cheaper.
 
     Attributes:
         rows: JSONL of the rows with the target's answers; None for none.
@@ -75,7 +87,8 @@ def evaluate(
     notes = [*_dtype_notes(config), *answer_notes(read, None if keep.rows else "--save-rows FILE")]
     for note in notes:
         talk.note(note)
-    open_draft(draft_path, read_target(target_folder))  # what is wrong with it is said before the target writes
+    spec = read_target(target_folder)
+    open_draft(draft_path, spec)  # what is wrong with it is said before the target writes
     rows = answered(read, target_folder, placement, config, talk)
     if keep.rows is not None:
         write_eval_rows(rows, keep.rows)
@@ -90,17 +103,10 @@ def evaluate(
         kept = ", ".join(map(str, pack.states))
         talk.line(f"{keep.probe}: {len(rows)} rows, states at boundaries {kept}, {pack.num_bytes / 2**20:.0f} MiB")
         states = PackStates(pack, target.device)
-    done = Replayed(
-        draft_path=draft_path,
-        draft=draft,
-        target={"path": str(target_folder), **identity},
-        data=data,
-        rows=rows,
-        results=_replay(states, draft, rows, config, talk),
-        notes=notes,
-        seconds=time.monotonic() - started,
+    about = {"path": str(target_folder), **identity}
+    return _replayed(
+        states, draft, rows, config, talk, _About(draft_path, about, data, notes, started, spec.max_position_embeddings)
     )
-    return _told(record_of(done, config), talk)
 
 
 def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, talk: Talk) -> EvalRecord:
@@ -129,17 +135,100 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
             "evaluate with --target, or a chain with -k",
         )
     rows = pack.rows[: config.max_rows]
-    done = Replayed(
-        draft_path=draft_path,
-        draft=draft,
-        target={"path": None, **pack.about.target},
-        data=[probe_path],
-        rows=rows,
-        results=_replay(PackStates(pack, placement.device), draft, rows, config, talk),
-        notes=[f"the pack's states were computed in {pack.about.dtype}", *_dtype_notes(config)],
-        seconds=time.monotonic() - started,
+    notes = [f"the pack's states were computed in {pack.about.dtype}", *_dtype_notes(config)]
+    about = _About(draft_path, {"path": None, **pack.about.target}, [probe_path], notes, started)
+    return _replayed(PackStates(pack, placement.device), draft, rows, config, talk, about)
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What names an evaluation: draft, target's identity, data; notes so far, when it began, the target's context."""
+
+    draft_path: Path
+    target: Mapping[str, Any]
+    data: Sequence[Path]
+    notes: Sequence[str]
+    started: float
+    context: int | None = None
+
+
+def _replayed(
+    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk, about: _About
+) -> EvalRecord:
+    """The replay and its record, whose notes are told."""
+    results = _replay(states, draft, rows, config, talk)
+    figures, depth = figures_of(results, config.depth), config.depth
+    plain = [
+        result for row, result in zip(rows, results, strict=True) if repetition_share([row.response_ids]) <= REPETITIVE
+    ]
+    notes = [*about.notes, *_length_notes(rows, about.context)]
+    if single := sum(not result.accepted for result in results):
+        notes.append(f"{single} rows have a single recorded token: no round, and no part in any figure")
+    if is_nothing_accepted(figures):
+        notes.append(nothing_accepted(figures, _CAUSES))
+    for note in notes:
+        talk.note(note)
+    return EvalRecord(
+        figures=figures,
+        sets=figures_by_set(results, depth),
+        rows=results,
+        not_repetitive=NotRepetitive(
+            limit=REPETITIVE, figures=figures_of(plain, depth), sets=figures_by_set(plain, depth)
+        ),
+        tree=None if config.tree_shape is None else asdict(config.tree_shape),
+        draft=_about_draft(about.draft_path, draft),
+        target=about.target,
+        data=_about_data(about.data, rows),
+        settings={
+            **asdict(config),
+            "device": str(draft.fc.weight.device),
+            "threads": torch.get_num_threads(),
+            "seconds": round(time.monotonic() - about.started, 2),
+            "versions": {"eyas": __version__, "torch": torch.__version__, "transformers": transformers.__version__},
+        },
+        notes=notes,
     )
-    return _told(record_of(done, config), talk)
+
+
+def _length_notes(rows: Sequence[EvalRow], context: int | None) -> list[str]:
+    longest = max(len(row.prompt_ids) + len(row.response_ids) for row in rows)
+    if context is None or longest <= context:
+        return []
+    num = sum(len(row.prompt_ids) + len(row.response_ids) > context for row in rows)
+    return [f"{num} rows are longer than the target's context of {context} tokens (longest: {longest}): it was not"
+            " trained for that, and a server would refuse them"]  # fmt: skip
+
+
+def about_target(folder: Path) -> dict[str, Any]:
+    """A target's identity: sizes and fingerprints of config, tokenizer, template and weights; no path."""
+    spec = read_target(folder)
+    return {**spec.as_document(), "text_model_type": spec.text_model_type, "weights": fingerprint_weights(folder)}
+
+
+def _about_draft(path: Path, draft: Eagle3Draft) -> dict[str, Any]:
+    spec = draft.spec
+    files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.bin")) if path.is_dir() else [path]
+    return {
+        "path": str(path),
+        "fingerprint": fingerprint.of_files(files),
+        "dialect": spec.dialect,
+        "aux_boundaries": list(spec.aux_boundaries or ()),
+        "residual": spec.residual,
+        "aux_norm": spec.aux_norm,
+        "feedback": spec.feedback,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "trained_length": spec.trained_length,
+    }
+
+
+def _about_data(paths: Sequence[Path], rows: Sequence[EvalRow]) -> dict[str, Any]:
+    return {
+        "paths": [str(path) for path in paths],
+        "fingerprint": fingerprint.of_json([row.as_document() for row in rows]),
+        "num_rows": len(rows),
+        "num_prompt_tokens": sum(len(row.prompt_ids) for row in rows),
+        "num_response_tokens": sum(len(row.response_ids) for row in rows),
+    }
 
 
 def load_for(draft_path: Path, folder: Path, target: Target, placement: Placement, talk: Talk) -> Eagle3Draft:
@@ -243,9 +332,3 @@ def _target_spec(about: ProbeAbout, where: str) -> TargetSpec:
         num_layers=about.num_layers,
         vocab_size=about.vocab_size,
     )
-
-
-def _told(record: EvalRecord, talk: Talk) -> EvalRecord:
-    for note in record.notes:
-        talk.note(note)
-    return record

@@ -21,8 +21,7 @@ from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow, read_eval_rows, require_rounds
 from eyas.records.infer_record import InferRecord, Variant
 from eyas.replay.eval_config import ReplayConfig
-from eyas.replay.eval_report import about_target
-from eyas.replay.evaluate import answer_notes, answered, found_files, load_for, load_for_pack, prepare
+from eyas.replay.evaluate import about_target, answer_notes, answered, found_files, load_for, load_for_pack, prepare
 from eyas.replay.figures import figures_of, is_clearly_better
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe
 from eyas.replay.replay import replay_states

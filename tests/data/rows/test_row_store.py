@@ -51,7 +51,7 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path):
 
 
 def test_a_manifest_that_disagrees_with_the_arrays_is_damage(tmp_path: Path):
-    with pytest.raises(RowsUnreadable, match=r"says \(2, 6, 3\)"):
+    with pytest.raises(RowsUnreadable, match="says num_tokens = 6; rows.safetensors has 5"):
         Rows(write(tmp_path, num_tokens=6))
 
 
@@ -75,7 +75,7 @@ def test_a_truncated_array_file_is_damage(tmp_path: Path):
         ("row_starts", lambda starts: starts - 1, "does not divide"),
         ("row_starts", lambda starts: np.array([0, 10**12, 5]), "does not divide"),
         ("row_starts", lambda starts: starts[:0], "does not divide"),
-        ("row_starts", lambda starts: np.array([0, 4, 5]), "at most"),
+        ("row_starts", lambda starts: np.array([0, 4, 5]), "longest"),
     ],
 )
 def test_arrays_that_are_no_rows_are_damage(tmp_path: Path, name: str, change, why: str):

@@ -4,7 +4,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eyas.data.text.tokenise import TokenRow
 from eyas.records import fingerprint
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _SLICE = 1 << 22  # entries
+# Field of `RowArrays` -> tensor of the file.
+_NAMES = {
+    "token_ids": "token_ids",
+    "is_supervised": "is_supervised",
+    "starts": "row_starts",
+    "files": "source_file",
+    "lines": "source_line",
+}
 
 
 class RowWriter:
@@ -70,7 +78,7 @@ class RowArrays:
     @property
     def num_rows(self) -> int:
         """R."""
-        return len(self.files)
+        return len(self.starts) - 1
 
     @property
     def num_tokens(self) -> int:
@@ -85,8 +93,7 @@ class RowArrays:
     @property
     def longest(self) -> int:
         """Tokens of the longest row; 0 without rows."""
-        lengths = self.starts[1:] - self.starts[:-1]
-        return int(lengths.max()) if len(lengths) else 0
+        return int((self.starts[1:] - self.starts[:-1]).max(initial=0))
 
     def row(self, index: int) -> TokenRow:
         """One row."""
@@ -110,8 +117,14 @@ class RowArrays:
 
     @property
     def content(self) -> str:
-        """Fingerprint of the rows; see `content_print`."""
-        return content_print(self.token_ids, self.is_supervised, self.starts)
+        """Fingerprint of what is learned: ids, mask and where rows begin, however wide the ids are stored."""
+        import numpy as np
+
+        return fingerprint.of_parts(
+            array[at : at + _SLICE].astype(dtype).tobytes()
+            for array, dtype in ((self.token_ids, np.int32), (self.is_supervised, np.bool_), (self.starts, np.int64))
+            for at in range(0, len(array), _SLICE)
+        )
 
     def write(self, folder: Path) -> None:
         """Write `rows.safetensors` into a folder that is still aside: 3 bytes a token where ids fit 16 bits, else 5."""
@@ -119,26 +132,9 @@ class RowArrays:
         from safetensors.numpy import save_file
 
         is_small = self.num_tokens == 0 or int(self.token_ids.max()) < 2**16
-        tensors = {
-            "token_ids": self.token_ids.astype(np.uint16) if is_small else self.token_ids,
-            "is_supervised": self.is_supervised,
-            "row_starts": self.starts,
-            "source_file": self.files,
-            "source_line": self.lines,
-        }
-        save_file(tensors, folder / TENSORS)
+        tensors = {name: getattr(self, field) for field, name in _NAMES.items()}
+        save_file(tensors | ({"token_ids": self.token_ids.astype(np.uint16)} if is_small else {}), folder / TENSORS)
         (folder / TENSORS).chmod(0o644)  # safetensors makes it readable by the owner only
-
-
-def content_print(ids: "NDArray[np.integer[Any]]", supervised: "NDArray[np.bool_]", starts: "NDArray[np.int64]") -> str:
-    """Fingerprint of what is learned: ids, mask and where rows begin, however wide the ids are stored."""
-    import numpy as np
-
-    return fingerprint.of_parts(
-        array[at : at + _SLICE].astype(dtype).tobytes()
-        for array, dtype in ((ids, np.int32), (supervised, np.bool_), (starts, np.int64))
-        for at in range(0, len(array), _SLICE)
-    )
 
 
 class Rows:
@@ -158,44 +154,35 @@ class Rows:
             raise _damaged(folder, "it is not there, or not a regular file")
         try:
             tensors = load_file(folder / TENSORS)
-            self._ids: NDArray[np.integer[Any]] = tensors["token_ids"]
-            self._supervised: NDArray[np.bool_] = tensors["is_supervised"]
-            self._starts: NDArray[np.int64] = tensors["row_starts"]
+            self._arrays = RowArrays(**{field: tensors[name] for field, name in _NAMES.items()})
         except (OSError, KeyError, SafetensorError) as error:
             raise _damaged(folder, f"{type(error).__name__}: {error}") from error
-        arrays, stated = (self._ids, self._supervised, self._starts), self.manifest.content
-        reason = _why_no_rows(*arrays)
-        if reason is None and stated and content_print(*arrays) != stated:
-            reason = f"token ids or mask are not those that {MANIFEST} was written for"
-        if reason is not None:
+        arrays, manifest = self._arrays, self.manifest
+        if (reason := _why_no_rows(arrays)) is not None:
             raise _damaged(folder, reason)
-        counted = (len(self._starts) - 1, len(self._ids), int(self._supervised.sum()))
-        wanted = (self.manifest.num_rows, self.manifest.num_tokens, self.manifest.num_supervised)
-        longest = int((self._starts[1:] - self._starts[:-1]).max(initial=0))
-        if counted != wanted:
-            raise _damaged(folder, f"{MANIFEST} says {wanted} rows, tokens, supervised tokens; {TENSORS} has {counted}")
-        if self.manifest.longest != longest:
-            raise _damaged(folder, f"{MANIFEST} says {self.manifest.longest} tokens at most; {TENSORS} has {longest}")
+        for name in ("num_rows", "num_tokens", "num_supervised", "longest", "content"):
+            stated, found = getattr(manifest, name), getattr(arrays, name)
+            if found != stated and (name != "content" or stated):
+                raise _damaged(folder, f"{MANIFEST} says {name} = {stated}; {TENSORS} has {found}")
 
     def __len__(self) -> int:
-        return len(self._starts) - 1
+        return self._arrays.num_rows
 
     def __getitem__(self, index: int) -> TokenRow:
         if not 0 <= index < len(self):
             raise IndexError(index)
-        begin, end = int(self._starts[index]), int(self._starts[index + 1])
-        return TokenRow(tuple(self._ids[begin:end].tolist()), tuple(self._supervised[begin:end].tolist()))
+        return self._arrays.row(index)
 
     def __iter__(self) -> Iterator[TokenRow]:
         return (self[index] for index in range(len(self)))
 
     def length(self, index: int) -> int:
         """Tokens of one row."""
-        return int(self._starts[index + 1] - self._starts[index])
+        return int(self._arrays.starts[index + 1] - self._arrays.starts[index])
 
     def require_within(self, vocab_size: int) -> None:
         """Raise `RowsUnreadable` where a token id is not below `vocab_size`."""
-        highest = int(self._ids.max(initial=0))
+        highest = int(self._arrays.token_ids.max(initial=0))
         if highest >= vocab_size:
             raise _damaged(self.folder, f"it holds the token id {highest}; the target has {vocab_size}")
 
@@ -203,14 +190,15 @@ class Rows:
         """How often each token id is supervised, [vocab_size]."""
         import numpy as np
 
-        counts: NDArray[np.int64] = np.bincount(self._ids[self._supervised], minlength=vocab_size)
+        counts: NDArray[np.int64] = np.bincount(
+            self._arrays.token_ids[self._arrays.is_supervised], minlength=vocab_size
+        )
         return counts
 
 
-def _why_no_rows(
-    ids: "NDArray[np.integer[Any]]", supervised: "NDArray[np.bool_]", starts: "NDArray[np.int64]"
-) -> str | None:
-    """What is wrong with a folder's arrays, None if they are rows."""
+def _why_no_rows(arrays: RowArrays) -> str | None:
+    """What is wrong with a folder's arrays; None if they are rows."""
+    ids, supervised, starts = arrays.token_ids, arrays.is_supervised, arrays.starts
     kinds = (ids.dtype.name, supervised.dtype.name, starts.dtype.name)
     if kinds[0] not in ("uint16", "int32") or kinds[1:] != ("bool", "int64"):
         return f"token_ids, is_supervised and row_starts are {', '.join(kinds)}"

@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from eyas.data.text.target_text import TargetText
-from eyas.data.writing.answering import Answering, chunks
-from eyas.data.writing.dialogue import Dialogue
+from eyas.data.writing.answering import Answering, Dialogue, chunks
 from eyas.data.writing.target_writer import Writes
 from eyas.data.writing.writing_config import WritingConfig
 from eyas.records.conversation import NO_TEXT, ROLES, Conversation, is_no_text

@@ -13,8 +13,7 @@ from eyas.data.rows.exclusion import Exclusion, num_unspaced
 from eyas.data.text.target_text import TargetText
 from eyas.data.text.tokenise import decode_many, encode_many
 from eyas.data.text.turn_slot import UserSlot, user_slots
-from eyas.data.writing.answering import Answering, chunks, counted, seed_of
-from eyas.data.writing.dialogue import Dialogue
+from eyas.data.writing.answering import Answering, Dialogue, chunks, counted, seed_of
 from eyas.data.writing.target_writer import Writes
 from eyas.data.writing.writing_config import WritingConfig
 from eyas.decode.sampling import Sampling

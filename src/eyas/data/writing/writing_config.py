@@ -16,7 +16,7 @@ class WritingConfig:
     """How the target writes data."""
 
     self_chat: Annotated[int, Parameter(group=WRITING)] = 0
-    """So many conversations are tried in which the target writes the user turns, too; no --data is needed."""
+    """Number of conversations that are tried in which the target also writes the user turns; --data is not needed."""
     regenerate: Annotated[bool, Parameter(group=WRITING, negative="")] = False
     """The target writes its own answers to the user turns of --data; the recorded answers are left out."""
     chat_turns: Annotated[int, Parameter(group=WRITING)] = 1
@@ -63,20 +63,10 @@ class WritingConfig:
         return self.self_chat > 0 or self.regenerate
 
     def __post_init__(self) -> None:
-        least = {
-            "self_chat": 0,
-            "chat_turns": 1,
-            "max_user_tokens": 1,
-            "min_user_words": 0,
-            "max_answer_tokens": 1,
-            "seed": 0,
-        }
-        problems = [
-            f"{n} = {getattr(self, n)}, wanted {low} or more" for n, low in least.items() if getattr(self, n) < low
-        ]
-        for name in ("max_batch", "max_cache_mib"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                problems.append(f"{name} = {getattr(self, name)}, wanted 1 or more")
+        least = dict.fromkeys(("chat_turns", "max_user_tokens", "max_answer_tokens", "max_batch", "max_cache_mib"), 1)
+        least |= dict.fromkeys(("self_chat", "min_user_words", "seed"), 0)
+        given = {name: value for name in least if (value := getattr(self, name)) is not None}
+        problems = [f"{n} = {v}, wanted {least[n]} or more" for n, v in given.items() if v < least[n]]
         if self.threads is not None and not 1 <= self.threads <= 1024:
             problems.append(f"threads = {self.threads}, wanted 1 - 1024")
         if self.self_chat > _MOST_SELF_CHATS:
@@ -86,8 +76,9 @@ class WritingConfig:
         temperatures = (*self.answer_temperature, self.user_temperature)
         if not self.answer_temperature or not all(t == 0 or 1e-6 <= t < inf for t in temperatures):
             problems.append("temperatures are 0, or 1e-6 and more, finite, at least one for answers")
-        if not all(_is_text(prompt) for prompt in self.system):
-            problems.append("system holds bytes that are no UTF-8")
+        # An odd byte on the command line becomes half of a surrogate pair.
+        if any("\ud800" <= letter <= "\udfff" for prompt in self.system for letter in prompt):
+            problems.append("system holds bytes that are not UTF-8")
         if not all(0 < p <= 1 for p in (self.user_top_p, self.answer_top_p)):
             problems.append("top_p is in (0, 1]")
         if problems:
@@ -97,8 +88,3 @@ class WritingConfig:
                 "; ".join(problems),
                 "see `eyas prepare --help`",
             )
-
-
-def _is_text(given: str) -> bool:
-    """Half of a surrogate pair, which an odd byte on the command line becomes, is no text."""
-    return given.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in given)

@@ -17,7 +17,7 @@ from typing import Any
 from eyas.data.rows.exclusion import Exclusion
 from eyas.data.rows.mixture import DataFile
 from eyas.data.text.target_text import TargetText
-from eyas.data.writing.dialogue import Dialogue
+from eyas.data.writing.answering import Dialogue
 from eyas.data.writing.regenerate import regenerate, why_unanswerable
 from eyas.data.writing.self_chat import SelfChat
 from eyas.data.writing.target_writer import TargetWriter, Writes, writer_fingerprint
