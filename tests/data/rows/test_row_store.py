@@ -51,7 +51,7 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path):
 
 
 def test_a_manifest_that_disagrees_with_the_arrays_is_damage(tmp_path: Path):
-    with pytest.raises(RowsUnreadable, match="says num_tokens = 6; rows.safetensors has 5"):
+    with pytest.raises(RowsUnreadable, match=r"says num_tokens = 6; rows\.safetensors has 5"):
         Rows(write(tmp_path, num_tokens=6))
 
 
