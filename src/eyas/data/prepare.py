@@ -275,8 +275,8 @@ def _manifest(
 
 
 def require_free(out: Path, reading: Mapping[str, Any], *, replace: bool) -> None:
-    """Raise `OutputExists` or `WriteFailed` where it is sure, before the target has written anything, that no rows can
-    be put there.
+    """Raise `OutputExists` or `WriteFailed` where it is clear, before the target writes anything, that rows cannot be
+    put there.
 
     Args:
         reading: rules, tokenizer, template and options, by name.
@@ -293,11 +293,11 @@ def require_free(out: Path, reading: Mapping[str, Any], *, replace: bool) -> Non
 
 
 def rows_there(out: Path, whole: str, files: Sequence[DataFile], prints: Sequence[str]) -> RowsManifest:
-    """The manifest of the rows that stand in `out`.
+    """The manifest of the rows that `out` already holds.
 
     Raises:
-        OutputExists: they are not those with the fingerprint `whole`, of `files` with the fingerprints `prints`.
-        RowsUnreadable: they are, by their manifest, but the files beside it are not what it says.
+        OutputExists: their fingerprint is not `whole`, that of `files` with the fingerprints `prints`.
+        RowsUnreadable: it is, but the files beside the manifest are not what it says.
     """
     there = read_manifest(out)
     if there.fingerprint == whole:
@@ -306,7 +306,7 @@ def rows_there(out: Path, whole: str, files: Sequence[DataFile], prints: Sequenc
         return there
     then = {"data": [[source.name, source.fingerprint, source.weight] for source in there.sources]}
     now = {"data": [[file.path.name, print_, file.weight] for file, print_ in zip(files, prints, strict=True)]}
-    raise _other_rows(out, what_changed(then, now) if then != now else "the prompts of --exclude are others")
+    raise _other_rows(out, what_changed(then, now) if then != now else "the prompts of --exclude differ")
 
 
 def _require_held_out(out: Path, stated: int) -> None:

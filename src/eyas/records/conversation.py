@@ -69,7 +69,7 @@ def text_print(messages: Sequence[Mapping[str, Any]]) -> int:
     return zlib.crc32(text.encode(errors="surrogatepass"))
 
 
-def why_unanswerable(messages: Sequence[Mapping[str, Any]]) -> str | None:
+def why_no_prompt(messages: Sequence[Mapping[str, Any]]) -> str | None:
     """The reason for which nothing can be asked with these turns; None where they are text of known roles."""
     if not messages:
         return "no messages"
@@ -81,7 +81,7 @@ def why_unanswerable(messages: Sequence[Mapping[str, Any]]) -> str | None:
 def why_unusable(conversation: Conversation) -> str | None:
     """The reason to leave a conversation out before it is tokenised; None if there is none."""
     messages = conversation.messages
-    reason = why_unanswerable(messages)
+    reason = why_no_prompt(messages)
     if reason is not None and reason != NO_TEXT:
         return reason
     answers = [message for message in messages if message["role"] == "assistant"]

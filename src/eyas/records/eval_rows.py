@@ -17,7 +17,7 @@ from typing import Any
 
 from eyas.errors import EyasError
 from eyas.records.atomic import write_text
-from eyas.records.conversation import why_unanswerable
+from eyas.records.conversation import why_no_prompt
 from eyas.records.data_files import file_records
 from eyas.records.json_lines import RecordBroken
 from eyas.records.record_forms import FormUnknown, conversation_of
@@ -198,7 +198,7 @@ def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt | str:
         return "no user turn" if messages else "no messages"
     # Of a benchmark's `turns` the first is asked: the others refer to its answer.
     prompt_turns = messages[: (asked[0] if conversation.is_prompt else asked[-1]) + 1]
-    if (reason := why_unanswerable(prompt_turns)) is not None:
+    if (reason := why_no_prompt(prompt_turns)) is not None:
         return reason
     had_answer = any(message.get("role") == "assistant" for message in messages[len(prompt_turns) :])
     return EvalPrompt(**names, messages=tuple(prompt_turns), tools=conversation.tools, had_answer=had_answer)

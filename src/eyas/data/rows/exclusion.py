@@ -11,7 +11,7 @@ from eyas.records.conversation import Conversation
 from eyas.records.data_files import DataMalformed, data_records
 from eyas.records.record_forms import PROMPT_FIELDS, conversation_of
 
-# Long enough that two people do not write it by chance, short enough that an edited copy is still found.
+# Long enough not to be shared by chance, short enough to find an edited copy.
 NUM_WORDS = 8
 # Thai, Lao, Burmese, Khmer, kana, Chinese characters: nothing stands between their words.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff"
@@ -100,9 +100,9 @@ def _prompts(path: Path, tokenizer: Tokenizer) -> Iterator[str]:
     for number, record in data_records(path):
         try:
             prompts = _prompts_of(record, tokenizer)
-        except (ValueError, TypeError, OverflowError) as error:  # the last two: `prompt_ids` that are no token ids
+        except (ValueError, TypeError, OverflowError) as error:  # the last two: `prompt_ids` that are not token ids
             raise DataMalformed(
-                f"line {number} of {path.name} holds no prompt",
+                f"line {number} of {path.name} does not hold a prompt",
                 f"{path}:{number}",
                 str(error),
                 f"give `messages`, `prompt_ids` or one of {', '.join(PROMPT_FIELDS)} on each line",

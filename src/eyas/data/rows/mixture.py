@@ -51,7 +51,7 @@ def _path_and_weight(named: str | Path) -> tuple[Path, float]:
     text = str(named)
     if not text:
         raise ConfigInvalid(
-            "--data is empty", "--data ''", "it would mean the present folder", "name a file, or `.` for this folder"
+            "--data is empty", "--data ''", "it would mean this folder", "name a file, or give `.` for this folder"
         )
     head, colon, tail = text.rpartition(":")
     if not colon or not head or Path(text).exists():

@@ -1,4 +1,7 @@
-"""One round of a conversation: the target reads what was said and answers. Many conversations at a time."""
+"""One round of a conversation: the target reads the turns so far and answers. Many conversations at a time.
+
+A `Dialogue` is a conversation while the target writes it: turns as text, and the very token ids read and written.
+"""
 
 import zlib
 from collections import Counter
@@ -25,7 +28,7 @@ class Dialogue:
         id: unique in its file.
         messages: so far.
         temperature: of all answers.
-        rows: what the target has read and written; a new one begins where the template renders earlier turns anew.
+        rows: what the target has read and written; a new one begins where the template renders earlier turns differently.
         done: the rendered text that the last row stands for; None when the next turn begins a new row.
         is_open: more turns may follow.
         is_finished: the last answer ended by itself.
@@ -72,7 +75,7 @@ class Dialogue:
         return (), rendered
 
     def add_answer(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> None:
-        """Append what the target wrote after `prompt_ids`; they go on the last row if they begin with it."""
+        """Append what the target wrote after `prompt_ids`: to the last row where they continue it, else as a new one."""
         place = (len(prompt_ids), len(prompt_ids) + len(answer_ids))
         ids = [*prompt_ids, *answer_ids]
         if self.done is not None and self.rows:
@@ -102,7 +105,7 @@ class Answering:
         self.dropped = Counter[str]()
 
     def answer(self, phase: str, dialogues: Sequence[Dialogue]) -> None:
-        """Append an answer to each dialogue; one that cannot be answered loses its last user turn and is closed."""
+        """Append an answer to each dialogue; one that cannot be answered is closed without its last user turn."""
         prompts: dict[str, tuple[Dialogue, list[int]]] = {}
         for chunk in chunks(dialogues):
             for dialogue, ids in zip(chunk, self._prompts(chunk), strict=True):
@@ -129,10 +132,10 @@ class Answering:
             self._add([prompts[name] for name in names], [found[name] for name in names])
 
     def prepare_next(self, dialogues: Sequence[Dialogue]) -> None:
-        """Note the rendered text that each dialogue's ids stand for, so that its next turn goes on the same row.
+        """Note the rendered text that each dialogue's ids stand for, so that its next turn continues the same row.
 
-        Where they stand for another text (the template trims an answer, or a text was ended by a token that is not the
-        template's), a server would show the target what is rendered: the next turn begins a new row.
+        Where they stand for another text (the template trims an answer, or a token that is not the template's ended
+        it), a server would show the target the rendered text: the next turn begins a new row.
         """
         for some in chunks(dialogues):
             read = decode_many(self._text.tokenizer, [dialogue.rows[-1].ids for dialogue in some])
@@ -140,7 +143,7 @@ class Answering:
                 try:
                     segments = self._text.template.segments(dialogue.as_conversation())
                 except (TemplateUnstable, TemplateRewritesAnswer):
-                    dialogue.done = None  # earlier turns will be rendered anew
+                    dialogue.done = None  # earlier turns will be rendered again
                 else:
                     done = "".join(segment.text for segment in segments)
                     dialogue.done = done if ids_text in (done, normalised(self._text.tokenizer, done)) else None

@@ -8,7 +8,7 @@ from eyas.data.text.target_text import TargetText
 from eyas.data.writing.answering import Answering, Dialogue, chunks
 from eyas.data.writing.target_writer import Writes
 from eyas.data.writing.writing_config import WritingConfig
-from eyas.records.conversation import NO_TEXT, ROLES, Conversation, is_no_text
+from eyas.records.conversation import NO_TEXT, Conversation, is_no_text, why_no_prompt
 from eyas.talk import Talk
 
 _SOME_ANSWER = {"role": "assistant", "content": "Yes."}
@@ -22,7 +22,7 @@ def regenerate(
     max_length: int,
     talk: Talk,
 ) -> tuple[list[list[Dialogue]], Mapping[str, int]]:
-    """Each conversation with its user turns kept and answered anew, turn by turn.
+    """Each conversation with its user turns kept and answered again, turn by turn.
 
     A conversation ends where its recorded turns depend on what only the recorded answer said (a tool's result), and
     after an answer that was cut off.
@@ -65,13 +65,11 @@ def regenerate(
 
 
 def why_unanswerable(conversation: Conversation) -> str | None:
-    """The reason not to ask the target, None if there is none. Answers need not be there: prompts alone will do."""
-    messages = conversation.messages
-    if not messages:
-        return "no messages"
-    if any(message.get("role") not in ROLES for message in messages):
-        return f"a role other than {', '.join(ROLES)}"
-    questions = _questions(messages)
+    """The reason not to ask the target; None if there is none. Prompts without answers are enough."""
+    reason = why_no_prompt(conversation.messages)
+    if reason is not None and reason != NO_TEXT:
+        return reason
+    questions = _questions(conversation.messages)
     if any(is_no_text(message) for question in questions for message in question):
         return NO_TEXT
     return None if questions else "no user turn"

@@ -1,6 +1,6 @@
 """Conversations with itself: the target writes the user turns out of its chat template's own beginning, then answers.
 
-What comes out is near to what the target was tuned on, and nobody's data is needed. Idea: Magpie, arXiv:2406.08464.
+The result is close to what the target was tuned on, and no other data is needed. Idea: Magpie, arXiv:2406.08464.
 """
 
 import re
@@ -24,7 +24,7 @@ from eyas.talk import Talk
 
 @lru_cache(maxsize=4)
 def _special(tokens: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds any of these tokens; a hundred searches one by one would cost more than the rest of a check."""
+    """Finds any of these tokens: a hundred single searches would cost more than the rest of a check."""
     return re.compile("|".join(map(re.escape, filter(None, tokens))) or "(?!)")
 
 
@@ -74,7 +74,7 @@ class SelfChat:
         )
 
     def _ask(self, phase: str, dialogues: Sequence[Dialogue], dropped: Counter[str]) -> list[Dialogue]:
-        """Let a user turn be written in each dialogue; those in which it is of use, the others are closed."""
+        """Let the target write a user turn in each dialogue: those with a usable turn; the others are closed."""
         slots = self._slots(dialogues)
         requests = self._requests(phase, dialogues, slots)
         found = self.writes(phase, requests)

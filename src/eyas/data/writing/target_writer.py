@@ -1,4 +1,4 @@
-"""A target that is asked for many texts, phase by phase; each phase's texts lie on disk until all are done."""
+"""A target that writes many texts, phase by phase; the texts of a phase are kept on disk until all are done."""
 
 import gc
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class TargetWriter:
 
 
 def _free_memory() -> None:
-    """Give back what the phase before held: the next one's cache is planned by what is free."""
+    """Free the memory of the phase before: the next cache is planned by what is free."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

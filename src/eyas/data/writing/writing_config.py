@@ -22,15 +22,15 @@ class WritingConfig:
     chat_turns: Annotated[int, Parameter(group=WRITING)] = 1
     """User turns of a self-chat conversation, at most."""
     system: Annotated[tuple[str, ...], Parameter(group=WRITING, consume_multiple=True, negative="")] = ()
-    """System prompts of self-chat conversations, taken in turn; none: what the template puts there by itself."""
+    """System prompts of self-chat conversations, taken in turn; default: what the template puts there by itself."""
     user_temperature: Annotated[float, Parameter(group=WRITING)] = 1.0
-    """Of self-chat's user turns."""
+    """Temperature of self-chat's user turns."""
     user_top_p: Annotated[float, Parameter(group=WRITING)] = 1.0
     """User turns choose among the likeliest tokens that reach this probability together, (0, 1]."""
     max_user_tokens: Annotated[int, Parameter(group=WRITING)] = 192
-    """Longer user turns are dropped."""
+    """Longest user turn, in tokens; longer ones are dropped."""
     min_user_words: Annotated[int, Parameter(group=WRITING)] = 3
-    """User turns of fewer words are dropped."""
+    """Shortest user turn, in words; shorter ones are dropped."""
     answer_temperature: Annotated[tuple[float, ...], Parameter(group=WRITING, consume_multiple=True, negative="")] = (
         0.0,
         0.7,
@@ -39,9 +39,9 @@ class WritingConfig:
     answer_top_p: Annotated[float, Parameter(group=WRITING)] = 1.0
     """Answers choose among the likeliest tokens that reach this probability together, (0, 1]."""
     max_answer_tokens: Annotated[int, Parameter(group=WRITING)] = 320
-    """Longer answers are cut off, kept, and marked as unfinished."""
+    """Longest answer, in tokens; longer ones are cut off, kept, and marked as unfinished."""
     seed: Annotated[int, Parameter(group=WRITING)] = 0
-    """Of everything random; the same seed gives the same text on the same kind of device."""
+    """Seed of everything random; the same seed gives the same text on the same kind of device."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """Where the target writes: cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
     dtype: Annotated[str, Parameter(group=MACHINE)] = "auto"
@@ -54,12 +54,12 @@ class WritingConfig:
     max_batch: Annotated[int | None, Parameter(group=MACHINE)] = None
     """Most texts written at a time; by default what the engine finds good."""
     max_cache_mib: Annotated[int | None, Parameter(group=MACHINE)] = None
-    """Memory in MiB for the keys and values of the texts written at a time; default: 60 % of what is free. Where not
-    even one text fits, nothing is begun."""
+    """Memory in MiB for the keys and values of the texts written at a time; default: 60 % of what is free. If not even
+    one text fits, the run is refused."""
 
     @property
     def writes(self) -> bool:
-        """The target is asked for anything."""
+        """Whether the target writes anything."""
         return self.self_chat > 0 or self.regenerate
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 ROWS.self-chat/conversations.jsonl      or  ROWS.regenerated/1-<name>.jsonl ... one per data file
 ROWS.self-chat/written.json             what it was made with, counts; there when all is done
-ROWS.self-chat/begun.json, *.completions        what a run that is not done yet was started with, and its texts
+ROWS.self-chat/begun.json, *.completions        what an unfinished run was started with, and its texts
 """
 
 import json
@@ -38,7 +38,7 @@ _NOT_OF_THE_TEXT = ("device", "max_batch", "max_cache_mib", "threads")
 
 
 class WrittenDamaged(EyasError):
-    """What an earlier run has left is not what it wrote."""
+    """The files of an earlier run are not as it wrote them."""
 
     code = "written-damaged"
 
@@ -60,7 +60,7 @@ class WritingJob:
         max_length: longest row.
         files: data whose answers are regenerated; their weights are kept.
         excluded: prompts that must not come out; `exclude_prints` are their files' fingerprints.
-        today: for templates that write it; a run that goes on keeps its first day.
+        today: for templates that write it; a resumed run keeps its first day.
     """
 
     target: Path
@@ -97,13 +97,13 @@ def write_data(
     writer: WriterFactory | None = None,
     is_all: bool = False,
 ) -> list[DataFile]:
-    """The data files that the target writes for `job`; those that stand there from an earlier run are taken.
+    """The data files that the target writes for `job`; those of an earlier run are used again.
 
     Args:
         out: the folder of rows that they are for; theirs stands beside it.
         replace: delete what another job has left there.
         writer: from the folder for its files to what answers requests; our batch engine by default.
-        is_all: there is no other data to make rows of.
+        is_all: the rows have no other source.
 
     Raises:
         NothingWritten: nothing was kept, and `is_all`.
@@ -128,7 +128,7 @@ def write_data(
         talk.line(f"{folder}: there already, {found.summary()}")
     if is_all and _is_empty(folder):
         raise _nothing_written(folder, found, job.config)
-    # Weights decide no text: those of this command count, whatever stood in the one that wrote.
+    # Weights do not change a text: those of this command count, whatever the command that wrote it had.
     weights = [file.weight for file in job.files] if job.config.regenerate else found.weights.values()
     return [DataFile(path=folder / name, weight=weight) for name, weight in zip(found.weights, weights, strict=True)]
 
@@ -206,7 +206,7 @@ def _heading(made_of: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _save(folder: Path, written: _Written, job: WritingJob, made_of: Mapping[str, Any]) -> None:
-    """The files, then what says that they are whole, then away with what a rerun would have gone on from."""
+    """Write the files, then the document that says that they are whole; then delete what a rerun would resume from."""
     for name, dialogues in written.files.items():
         with atomic_file(folder / name) as file:
             for dialogue in dialogues:
@@ -225,10 +225,10 @@ def _save(folder: Path, written: _Written, job: WritingJob, made_of: Mapping[str
 
 
 def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Written | None:
-    """What an earlier run of the same job has left whole; None when there is work to do, be it to go on."""
+    """What an earlier run of the same job finished; None when there is work to do or to resume."""
     done, begun = folder / DONE, folder / BEGUN
     path, is_empty = (done, _is_empty(folder)) if done.exists() else (begun, False)
-    has_texts = path == done or any(folder.glob("*.completions"))  # one that failed at once is in nobody's way
+    has_texts = path == done or any(folder.glob("*.completions"))  # a run that failed at once does not block another
     if path.exists() and has_texts:
         try:
             document = _document(path)
@@ -241,7 +241,7 @@ def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Writt
                     f"{folder} is damaged",
                     str(path),
                     f"{type(error).__name__}: {error}",
-                    "give --replace to write it anew, or choose another --out",
+                    "give --replace to write it again, or choose another --out",
                 ) from error
         else:
             if not replace and not is_empty:
@@ -249,7 +249,7 @@ def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Writt
                     f"{folder} holds {'other data' if path == done else 'an unfinished run of another job'}",
                     str(path),
                     changed,
-                    ("use it with --data, " if path == done else "run the former command to go on with it, ")
+                    ("use it with --data, " if path == done else "run the former command to resume it, ")
                     + "choose another --out, or give --replace",
                 )
     if (replace or is_empty) and folder.is_dir():
@@ -259,7 +259,7 @@ def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Writt
 
 
 def _first_day(folder: Path) -> date | None:
-    """On which the run was begun that is to go on; None where none is, or its file does not say."""
+    """The day on which the run to be resumed was begun; None without one, or where its file does not say."""
     if not (folder / BEGUN).exists() or not any(folder.glob("*.completions")):
         return None
     try:
@@ -271,7 +271,7 @@ def _first_day(folder: Path) -> date | None:
 def _document(path: Path) -> Mapping[str, Any]:
     document = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(document, dict) or document["schema"] != SCHEMA:
-        raise ValueError(f"it is no object with the schema {SCHEMA}")
+        raise ValueError(f"it is not an object with the schema {SCHEMA}")
     return document
 
 
@@ -281,7 +281,7 @@ def _whole(document: Mapping[str, Any], folder: Path) -> _Written:
     if not weights or not all(type(w) in (int, float) and 0 < w < inf for w in weights.values()):
         raise ValueError("`weights` names no files with a number above 0 each")
     if not all(type(n) is int for n in (*counts.values(), *dropped.values())):
-        raise ValueError("`counts` or `dropped` holds something else than whole numbers")
+        raise ValueError("`counts` or `dropped` holds something other than whole numbers")
     missing = [name for name in weights if "/" in name or not (folder / name).is_file()]
     if missing:
         raise ValueError(f"{', '.join(missing)}: not there")
