@@ -28,7 +28,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def smollm2_folder() -> Path:
-    """The built-in target in the user's cache, fetched once; tests that use it skip where it cannot be had."""
+    """The built-in target in the user's cache, fetched once; tests that use it skip where it is absent."""
     from eyas.cli.target_option import target_folder
     from eyas.errors import EnvironmentMissing
     from eyas.talk import Silent

@@ -116,7 +116,7 @@ def test_the_help_of_data_and_its_reader_agree(tmp_path: Path, capsys):
     path.write_text('{"prompt_ids": [1], "response_ids": [2]}')
     assert len(read_eval_rows([path])) == 1
     path.write_text('{"prompt_ids": [1]}')
-    with pytest.raises(EvalRowMalformed, match="`response_ids` is no list"):
+    with pytest.raises(EvalRowMalformed, match="`response_ids` is not a list"):
         read_eval_rows([path])
 
 

@@ -71,7 +71,7 @@ def test_a_bad_option_is_a_usage_error(target, data, tmp_path, capsys):
 def test_an_unknown_target_names_the_nearest_alias(data, tmp_path, capsys):
     assert main(["prepare", "--target", "smolm2-135m", "--data", str(data), "--out", str(tmp_path / "rows")]) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith("error[target-unknown]: no target smolm2-135m\n")
+    assert shown.startswith("error[target-unknown]: there is no target smolm2-135m\n")
     assert "did you mean smollm2-135m?" in shown
 
 

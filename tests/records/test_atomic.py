@@ -77,7 +77,10 @@ def test_a_disk_that_is_full_for_safetensors_is_the_same_error(tmp_path: Path):
     from safetensors.numpy import save_file
 
     (tmp_path / "a").mkdir()
-    with pytest.raises(WriteFailed, match="Is a directory; nothing was left"), atomic_folder(tmp_path / "b") as folder:
+    with (
+        pytest.raises(WriteFailed, match="Is a directory; no partial files were left"),
+        atomic_folder(tmp_path / "b") as folder,
+    ):
         save_file({}, tmp_path / "a")
     assert not folder.exists()
 

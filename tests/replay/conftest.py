@@ -1,4 +1,4 @@
-"""The real target, fetched once into the user's cache; tests that need it skip where it cannot be had."""
+"""The real target, fetched once into the user's cache; tests that need it skip where it is absent."""
 
 from pathlib import Path
 

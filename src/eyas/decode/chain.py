@@ -125,7 +125,7 @@ class SampledRule:
         return numbers
 
     def drew(self, num: int) -> None:
-        """Somebody else has used the first `num` upcoming numbers."""
+        """Another generator has used the first `num` upcoming numbers."""
         torch.rand(num, generator=self._generator, dtype=torch.float64)
 
     def _uniform(self, num: int, device: torch.device) -> Tensor:

@@ -76,7 +76,7 @@ class Sampling:
         return self.temperature == 0
 
     def of_text(self, number: int) -> "Sampling":
-        """Settings of the text with this number: the seed moved on by it; behind the last seed comes the first."""
+        """Settings of the text with this number: the seed moved on by it; after the last seed comes the first."""
         moved = (self.seed + number + _END_OF_SEEDS - 1) % (2 * _END_OF_SEEDS - 1)
         return replace(self, seed=moved - (_END_OF_SEEDS - 1))
 

@@ -58,7 +58,7 @@ class DraftTree:
         ids: target ids of the nodes.
         parents: index of each node's parent, `ROOT` at depth 1.
         values: log of the draft's probability of each node's whole path.
-        probs: distribution behind the children of a node (or `ROOT`), where they were sampled.
+        probs: the distribution that the children of a node (or `ROOT`) were sampled from.
     """
 
     ids: tuple[int, ...] = ()

@@ -1,6 +1,6 @@
 """Rows of a tree in a pass over a cache: where they stand and what they see.
 
-A cache holds the text in its first `base` slots, one per position. Nodes of a tree lie in the slots behind it, in the
+A cache holds the text in its first `base` slots, one per position. Nodes of a tree lie in the slots after it, in the
 order in which they were read: a node's slot is not its position. Shapes: R rows, C slots.
 """
 

@@ -69,7 +69,7 @@ def ttt_attention(
         keys, values: j + 1 tensors [B, M, T, d or e] of steps 0 … j.
         scale: factor on the dot products.
         window: sliding window in positions; step j at index t stands at position t + j. None for none.
-        backend: `flash` does no work that is not needed; `eager` builds all T × T scores (the readable twin; also the
+        backend: `flash` does no work that is not needed; `eager` builds all T × T scores (the reference; also the
             only one for sliding windows shorter than T, and for devices without a flash kernel that returns the
             log-sum-exp); `auto` takes flash where it can.
 

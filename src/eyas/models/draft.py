@@ -271,7 +271,7 @@ def required_boundaries(draft: Eagle3Draft) -> tuple[int, ...]:
     """The draft's aux boundaries, as the number of decoder layers applied.
 
     Raises:
-        AuxBoundariesUnknown: it does not name any, and the target that decides the default was not at hand.
+        AuxBoundariesUnknown: it does not name any, and the target that decides the default was not given.
     """
     if draft.spec.aux_boundaries is None:
         raise AuxBoundariesUnknown(

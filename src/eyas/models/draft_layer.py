@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class ActivationUnknown(EyasError):
-    """The draft's activation is none that we compute."""
+    """The draft has an activation that eyas does not compute."""
 
     code = "activation-unknown"
 

@@ -77,7 +77,7 @@ def load_draft(
         DraftDamaged and what reading a checkpoint raises: see `contract.open_draft`.
         DraftTensorMissing, DraftTensorUnknown, DraftTensorShape: the two-way account does not close.
         DraftValuesNotFinite: a weight is NaN or infinite, as stored or in the placement's dtype.
-        VocabMapInvalid: the vocabulary map maps to no or to the same ids.
+        VocabMapInvalid: the vocabulary map gives ids that do not exist, or one id twice.
         DraftTargetMismatch: the target's embedding or head does not fit, or is needed and not given.
     """
     path = Path(path)
@@ -129,7 +129,7 @@ def fill(draft: Eagle3Draft, tensors: Mapping[str, Tensor], *, where: str, talk:
         raise DraftTensorUnknown(
             f"the draft has tensors that its function does not use: {', '.join(unknown[:6])}",
             where,
-            "its config describes another function than the one that was trained",
+            "its config describes a function other than the one that was trained",
             f"see what they are: eyas check {shlex.quote(where)}",
         )
     for name, parameter in wanted.items():
@@ -145,21 +145,21 @@ def fill(draft: Eagle3Draft, tensors: Mapping[str, Tensor], *, where: str, talk:
 
 
 def _require_finite(name: str, weight: Tensor, where: str) -> None:
-    """Raise `DraftValuesNotFinite` at a NaN or an infinity: with it a draft says the same to every text."""
+    """Raise `DraftValuesNotFinite` at a NaN or an infinity: with it a draft proposes the same after every text."""
     if weight.numel() and weight.is_floating_point() and not torch.stack(weight.aminmax()).isfinite().all():
         raise DraftValuesNotFinite(
             f"{name} holds values that are NaN or infinite in {str(weight.dtype).removeprefix('torch.')}",
             where,
-            f"{int((~weight.isfinite()).sum())} of {weight.numel()}: what such a draft guesses means nothing",
+            f"{int((~weight.isfinite()).sum())} of {weight.numel()} values: the drafts of such a model mean nothing",
             f"export an earlier checkpoint; see how they are stored: eyas check --deep {shlex.quote(where)}",
         )
 
 
 def _set_aside(spec: DraftSpec, given: dict[str, Tensor], where: str, talk: Talk) -> None:
-    """Take out of `given` what is there for a reason and changes nothing; say so."""
+    """Remove from `given` the tensors that change nothing, and say so."""
     for name in [name for name in given if ".unused_" in name]:
         del given[name]
-        talk.note(f"{where}: {name} is never used by any engine that reads this format; left out")
+        talk.note(f"{where}: {name} is left out: engines that read this format never use it")
     if spec.has_vocab_map or "d2t" not in given:
         return
     if bool(given["d2t"].any()):
@@ -189,7 +189,7 @@ def _checked_map(spec: DraftSpec, d2t: Tensor, t2d: Tensor | None, where: str) -
             problem = f"t2d and d2t disagree at {int((mask != t2d.bool()).sum())} target ids"
     if problem:
         raise VocabMapInvalid(
-            "the vocabulary map is not one", f"{where}: d2t", problem, "d2t holds offsets (target = i + d2t[i])"
+            "the vocabulary map is invalid", f"{where}: d2t", problem, "write offsets into d2t (target = i + d2t[i])"
         )
     return mask
 

@@ -38,24 +38,23 @@ def place(dtype: str, device: str) -> Placement:
     """
     if dtype not in (*_DTYPES, "auto"):
         raise PlacementInvalid(
-            f"no dtype '{dtype}'", "--dtype", f"known are {', '.join(_DTYPES)}", "choose one of them"
+            f"there is no dtype '{dtype}'", "--dtype", f"eyas knows {', '.join(_DTYPES)} and auto", "give one of these"
         )
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         chosen = torch.device(device)
+        why = None if chosen.type in ("cpu", "cuda") else f"eyas does not support {chosen.type}"
     except RuntimeError as error:
         why = str(error).splitlines()[0]
-        raise PlacementInvalid(f"no device '{device}'", "--device", why, "use cpu, cuda, cuda:N or auto") from None
-    if chosen.type not in ("cpu", "cuda"):
-        why = f"eyas is neither written nor tested for {chosen.type}"
-        raise PlacementInvalid(f"no device '{device}'", "--device", why, "use cpu, cuda, cuda:N or auto")
+    if why is not None:
+        raise PlacementInvalid(f"there is no device '{device}'", "--device", why, "give cpu, cuda, cuda:N or auto")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise EnvironmentMissing(
-            f"no device {device}",
+            f"there is no device {device}",
             "--device",
             f"torch {torch.__version__} sees {torch.cuda.device_count()} GPUs",
-            "use --device cpu, or install a torch that fits this machine's driver",
+            "give --device cpu, or install a torch that fits this machine's driver",
         )
     if chosen.index:
         # Triton's launches, streams, events and graphs are the current device's, wherever the tensors lie.

@@ -80,7 +80,7 @@ def choose_dialect(spec: DraftSpec, target_spec: TargetSpec | None, *, where: st
         "no format can hold the draft",
         f"{where}: {first.where} = {getattr(spec, first.where, '?')}",
         "; ".join(passed_over),
-        "make a draft without one of these",
+        "make a draft without one of these switches",
     )
 
 

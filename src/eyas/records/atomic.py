@@ -14,7 +14,7 @@ from eyas.errors import ExitCode, EyasError
 
 
 class OutputExists(EyasError):
-    """The output is there already and may hold somebody's work."""
+    """The output is there already and may hold work."""
 
     code = "output-exists"
 
@@ -40,8 +40,8 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears under `path` only when the block ends well. A link is followed, not replaced.
 
     Raises:
-        WriteFailed: the folder cannot be written, the disk is full, or `path` is a device, a pipe or a folder; nothing
-            is left behind.
+        WriteFailed: the folder cannot be written, the disk is full, or `path` is a device, a pipe or a folder; partial
+            files are removed.
     """
     path = Path(os.path.realpath(path))
     aside: Path | None = None
@@ -86,8 +86,8 @@ def atomic_folder(path: Path, *, replace: bool = False, marker: str | None = Non
             holds it is not replaced.
 
     Raises:
-        OutputExists: `path` is there and `replace` is off, or it is no folder or not one of ours; also when another
-            process made it meanwhile.
+        OutputExists: `path` is there and `replace` is off, or it is not a folder of eyas; also when another process
+            made it meanwhile.
         WriteFailed: the disk is full or not writable; `path` is as it was.
     """
     path = Path(path)
@@ -117,7 +117,7 @@ def atomic_folder(path: Path, *, replace: bool = False, marker: str | None = Non
 
 
 def _refused_by_system(error: Exception) -> OSError | None:
-    """The `OSError` that `error` is, or that safetensors made it of: a full disk is no `OSError` there."""
+    """The `OSError` that `error` is, or that safetensors made of it: it has an error of its own for a full disk."""
     if isinstance(error, OSError):
         return error
     number = re.search(r"\(os error (\d+)\)", str(error)) if type(error).__name__ == "SafetensorError" else None
@@ -130,11 +130,11 @@ def require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
     why = "writing into it could destroy or mix work"
     if replace:
         if path.is_symlink() or not path.is_dir():
-            why = "it is no folder: a file or a link is not replaced"
+            why = "it is not a folder: a file or a link is not replaced"
         elif marker is None or not any(path.iterdir()) or (path / marker).exists():
             return
         else:
-            why = f"it holds something else than eyas wrote (there is no {marker} in it): it is not replaced"
+            why = f"eyas did not write it (there is no {marker} in it): it is not replaced"
     raise OutputExists(f"{path} is there already", str(path), why, "choose another folder, or delete this one")
 
 
@@ -159,7 +159,7 @@ def require_place(path: Path, folder: Path, do: str = "choose another folder") -
         raise write_failed(path, OSError(error.errno, error.strerror)) from error
     at = next(found for found in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(found))
     if not (at.is_dir() and os.access(at, os.W_OK | os.X_OK)):
-        why = "it is no folder" if not at.is_dir() else "it is not writable"
+        why = "it is not a folder" if not at.is_dir() else "it is not writable"
         raise WriteFailed(f"cannot write {path}", str(at), why, do)
 
 
@@ -189,7 +189,7 @@ def write_failed(path: Path, error: OSError) -> WriteFailed:
     return WriteFailed(
         f"cannot write {path}",
         str(error.filename or path),
-        f"{error.strerror or error}; nothing was left half-written",
+        f"{error.strerror or error}; no partial files were left",
         "free some space or choose another folder, then run the same command again",
     )
 

@@ -160,7 +160,7 @@ class BatchArm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFigures:
-    """Plain and speculative decoding with so many sequences at a time.
+    """Plain and speculative decoding with several sequences at a time.
 
     Attributes:
         batch: sequences at a time.

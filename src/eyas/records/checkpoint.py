@@ -1,10 +1,10 @@
-"""The state of an unfinished training run, beside its output: what a rerun needs to go on as if never stopped.
+"""The state of an unfinished training run, beside its output: what a rerun needs to resume as if never stopped.
 
     OUT.resume/state.json          this schema
     OUT.resume/state.safetensors   draft.<name> F32, exp_avg.<name> F32, exp_avg_sq.<name> F32; best.<name> BF16 of the
                                    draft that accepts most so far; rng.cpu U8, rng.cuda U8 (on a GPU)
     OUT.resume/metrics.jsonl       one record per step done, one per replay of the held-out rows
-    OUT.resume/draft               only after a loss that was no number: the draft of the last good state
+    OUT.resume/draft               only after a loss that was not finite: the draft of the last good state
 
 The order of rows is a function of the seed and the schedule one of the step, so the step number is their whole state.
 """

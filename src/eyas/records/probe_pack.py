@@ -1,7 +1,7 @@
 """The probe pack: a target's states over a few held-out texts, so that a draft can be judged without the target.
 
 One safetensors file:
-    token_ids       I32 [N]        all rows behind each other, prompt and response
+    token_ids       I32 [N]        all rows one after the other, prompt and response
     row_starts      I64 [R + 1]    row r is token_ids[row_starts[r] : row_starts[r + 1]]
     num_prompt      I32 [R]        of its tokens, how many are the prompt
     state.B         float [N, Ht]  for each boundary B, the number of decoder layers applied
@@ -23,7 +23,7 @@ METADATA_KEY = "eyas"
 
 
 class ProbeUnreadable(EyasError):
-    """The file is no probe pack, or it is damaged."""
+    """The file is not a probe pack, or it is damaged."""
 
     code = "probe-unreadable"
 
@@ -77,7 +77,7 @@ def read_about(metadata: Mapping[str, str], where: str) -> ProbeAbout:
 
 
 def unreadable(where: str, why: str) -> ProbeUnreadable:
-    """The error for a file that is no pack."""
+    """The error for a file that is not a pack."""
     return ProbeUnreadable(
-        f"{where} is no probe pack", where, why, "make one: eyas eval DRAFT --target T --write-probe PACK"
+        f"{where} is not a probe pack", where, why, "make one: eyas eval DRAFT --target T --write-probe PACK"
     )

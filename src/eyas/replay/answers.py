@@ -1,4 +1,4 @@
-"""The target's own greedy answers to prompts, for data that holds none. Plain decoding, many prompts at a time."""
+"""The target's own greedy answers to prompts that come without one. Plain decoding, many prompts at a time."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -97,7 +97,7 @@ def _tokenizer(folder: Path) -> Any:
 
 def _unusable(folder: Path, why: str) -> TokenizerUnusable:
     return TokenizerUnusable(
-        "the target cannot be asked: its prompts cannot be tokenised",
+        "the target cannot answer prompts: they cannot be tokenised",
         str(folder),
         why,
         "add the tokenizer files, or evaluate on recorded rows (`prompt_ids` and `response_ids`)",

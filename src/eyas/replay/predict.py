@@ -77,7 +77,7 @@ def emulate(
             f"{ledger.engine.label} does not start with this draft",
             ledger.reasons[0].diagnostic.where if ledger.reasons else ledger.engine.label,
             ledger.reasons[0].diagnostic.what if ledger.reasons else ledger.verdict,
-            "nothing to predict: see `eyas check`",
+            "run `eyas check` to see why",
         )
     spec, given = draft.spec, target or {}
     kept = _kept(spec, ledger)

@@ -130,7 +130,7 @@ def read_probe(path: Path) -> ProbePack:
     """The pack in the file `path`.
 
     Raises:
-        ProbeUnreadable: no safetensors file, of another schema, or its parts do not fit each other.
+        ProbeUnreadable: not a safetensors file, of another schema, or its parts do not fit each other.
     """
     where = str(path)
     try:
@@ -230,7 +230,7 @@ def about_problem(about: ProbeAbout) -> str | None:
         return f"{wrong[0]} is missing or of another type or size"
     for key in ("model_type", "text_model_type"):
         if not isinstance(target.get(key, 0), str | None):
-            return f"target.{key} is missing or no name"
+            return f"target.{key} is missing or not a name"
     return None
 
 
@@ -263,7 +263,7 @@ def _states_problem(about: ProbeAbout, tensors: Mapping[str, Tensor]) -> str | N
     shapes = {name: (len(tensors["token_ids"]), width) for name in tensors if name.startswith("state.")}
     for name in shapes:
         if not name.removeprefix("state.").isdecimal() or int(name.removeprefix("state.")) > about.num_layers:
-            return f"{name[:40]} names no boundary of the target"
+            return f"{name[:40]} does not name a boundary of the target"
     shapes |= {"last": (len(tensors["token_ids"]), width), "embedding_rows": (len(tensors["embedding_ids"]), width)}
     for name, shape in shapes.items():
         if tuple(tensors[name].shape) != shape or not tensors[name].is_floating_point():

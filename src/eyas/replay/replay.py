@@ -49,7 +49,7 @@ def replay_states(
         draft: on the same device.
         rows: recorded continuations.
         num_draft_tokens: K ≥ 1, drafts per verify pass.
-        batch_tokens: rows of similar length run together up to so many padded tokens (1 = row by row).
+        batch_tokens: rows of similar length run together up to this many padded tokens (1 = row by row).
 
     Returns:
         One result a row, in the rows' order.
@@ -155,7 +155,7 @@ def walk_rounds(accepted_from: Sequence[int], num_prompt: int, num_total: int) -
 
     The prefill yields the first token of the response, index `num_prompt`; it belongs to no round. A round that starts
     with `newest` known tokens' last index n drafts from the target's state at n - 1, accepts a drafts and gains a + 1
-    tokens. Rounds go on until the last recorded token is known. Accepted drafts count only inside the recorded text;
+    tokens. Rounds follow until the last recorded token is known. Accepted drafts count only inside the recorded text;
     every round counts its bonus token, also the last, where it may lie one token beyond.
 
     Args:

@@ -95,7 +95,7 @@ def test_prompts_are_read_from_tables_too(tmp_path: Path):
 def test_a_line_without_a_prompt_is_refused_since_it_would_exclude_nothing(tmp_path: Path):
     path = tmp_path / "bench.jsonl"
     path.write_text('{"answer": "21"}\n')
-    with pytest.raises(DataMalformed, match="holds no prompt"):
+    with pytest.raises(DataMalformed, match="does not hold a prompt"):
         Exclusion.read([path], byte_tokenizer())
 
 

@@ -94,7 +94,7 @@ def test_a_head_or_a_norm_that_is_not_all_the_model_does_is_named(tmp_path):
     )
 
     require_own_states(Target(tiny_target("llama")), tmp_path)
-    with pytest.raises(TargetPartMissing, match="the model's own logits cannot be had"):
+    with pytest.raises(TargetPartMissing, match="the model's own logits cannot be computed"):
         require_own_states(Target(scaled), tmp_path)
     with pytest.raises(TargetPartMissing, match="the state after its last layer"):
         require_own_states(Target(normed), tmp_path)

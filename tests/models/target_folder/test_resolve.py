@@ -107,7 +107,7 @@ def test_weights_that_are_a_pipe_are_not_waited_for(tmp_path: Path):
     weights = model_folder(tmp_path / "m") / "model.safetensors"
     weights.unlink()
     os.mkfifo(weights)
-    with pytest.raises(FileUnreadable, match="no regular file"):
+    with pytest.raises(FileUnreadable, match="not a regular file"):
         resolve(str(weights.parent), tmp_path)
 
 

@@ -28,7 +28,7 @@ class Dialogue:
         id: unique in its file.
         messages: so far.
         temperature: of all answers.
-        rows: what the target has read and written; a new one begins where the template renders earlier turns differently.
+        rows: what the target has read and written; a new one begins where earlier turns are rendered differently.
         done: the rendered text that the last row stands for; None when the next turn begins a new row.
         is_open: more turns may follow.
         is_finished: the last answer ended by itself.
@@ -75,7 +75,7 @@ class Dialogue:
         return (), rendered
 
     def add_answer(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> None:
-        """Append what the target wrote after `prompt_ids`: to the last row where they continue it, else as a new one."""
+        """Append what the target wrote after `prompt_ids`: to the row that they continue, or as a new one."""
         place = (len(prompt_ids), len(prompt_ids) + len(answer_ids))
         ids = [*prompt_ids, *answer_ids]
         if self.done is not None and self.rows:

@@ -155,7 +155,7 @@ def size_of_config(spec: TargetSpec, *, bytes_per_parameter: float = 2.0) -> Tar
         raise TargetUnloadable(
             f"the size of a {kind} is not known",
             spec.where,
-            "its weights are not there, and transformers has no class for it",
+            "its weights are missing, and transformers has no class for it",
             "give the folder with the weights",
         )
     with torch.device("meta"):

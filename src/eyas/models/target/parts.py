@@ -1,7 +1,7 @@
 """Finds the parts of a target that a draft touches, whatever wrapper they sit in: layers, embedding, norm, head.
 
-By attribute search, not by a list of models: nested and multimodal wrappers (`model.language_model`, ...) are walked
-until a module with exactly the configured number of decoder layers turns up. What is not found is named.
+By attribute search, not by a list of models: nested and multimodal wrappers (`model.language_model`, ...) are searched
+for a module with exactly the configured number of decoder layers. A part that is not found is named.
 """
 
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ def find_target_parts(model: PreTrainedModel) -> TargetParts:
     """The parts of `model`.
 
     Raises:
-        TargetPartMissing: one of them is nowhere to be found; the message lists what was.
+        TargetPartMissing: one of them was not found; the message lists what was.
     """
     num_layers = int(model.config.get_text_config(decoder=True).num_hidden_layers)
     for path, module in model.named_modules():
@@ -105,8 +105,8 @@ def _head(model: PreTrainedModel) -> Tensor:
 
 def _missing(model: PreTrainedModel, part: str, why: str) -> TargetPartMissing:
     return TargetPartMissing(
-        f"no {part} found in the target",
+        f"the target has no {part} that eyas finds",
         type(model).__name__,
         why,
-        "report the model class; drafts for it cannot be evaluated or trained by this version",
+        "report the model class: this version cannot evaluate or train drafts for it",
     )

@@ -1,4 +1,4 @@
-"""int8 or int4 weights through torchao: less memory for the same target, or rather for another one.
+"""int8 or int4 weights through torchao: less memory, and strictly another target.
 
 Only the matrices of the decoder layers: embedding, head and norms stay as they are (a draft shares the first two), and
 so do experts that a model keeps in one fused tensor. A text is then lossless against the quantised target, not against
@@ -45,7 +45,7 @@ def require_quantisable(kind: Quantisation, placement: Placement) -> None:
         raise QuantisationUnsupported(
             "int4 weights need a GPU and bfloat16",
             f"--quantize int4, {placement.device}, {str(placement.dtype).removeprefix('torch.')}",
-            "torchao's int4 kernels that need no further package are written for that alone",
+            "the int4 kernels in torchao itself are written for these alone",
             "give --device cuda --dtype bfloat16, or --quantize int8",
         )
 

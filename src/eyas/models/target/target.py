@@ -74,7 +74,7 @@ class Target:
         Raises:
             TargetUnloadable: transformers says no, or weights are missing.
             TargetPartMissing: it has no part that a draft needs, or what was found is not what the model uses.
-            TargetNotFinite: it computes no numbers.
+            TargetNotFinite: it computes NaN or infinities.
         """
         target = cls(load_target_model(folder, placement))
         require_own_states(target, folder)
@@ -133,10 +133,10 @@ class Target:
             aux_boundaries: which states to give, in `fc` order, each 0 … N.
             cache: read and extended; None to keep nothing.
             mask: [B, cached + T] 1 for tokens, 0 for padding, which then may stand on the left.
-            tree: the T rows are nodes of a tree behind the cached ones (B = 1).
+            tree: the T rows are nodes of a tree after the cached ones (B = 1).
 
         Raises:
-            TreeUnsupported: the model's layers see what no tree mask can say.
+            TreeUnsupported: the model has layers that cannot be masked as a tree.
             AuxBoundaryMissing: a boundary outside 0 … N, or a layer that gives no [B, T, Ht] state.
             TargetCacheUnsupported: the model does not work with transformers' common cache.
         """
@@ -172,10 +172,10 @@ class Target:
 
     def _no_cache(self, error: ValueError) -> TargetCacheUnsupported:
         return TargetCacheUnsupported(
-            "the target cannot keep what it has read",
+            "the target does not work with a cache that eyas can cut back",
             type(self.model).__name__,
             f"it refuses transformers' DynamicCache: {str(error).splitlines()[0]}",
-            "train and evaluate drafts for it by all means; for decoding serve it with SGLang or vLLM",
+            "train and evaluate drafts with eyas; to decode, serve it with SGLang or vLLM",
         )
 
     def _check_boundaries(self, aux_boundaries: Sequence[int]) -> None:
@@ -224,7 +224,7 @@ class Target:
                     f"no hidden states for aux boundary {boundary}",
                     f"{type(self.model).__name__}: layer {boundary - 1} gave {got}, wanted {wanted}",
                     "a draft reads one state of the target's width per position",
-                    "report the model class; drafts for it cannot be evaluated or trained by this version",
+                    "report the model class: this version cannot evaluate or train drafts for it",
                 )
         if not aux_boundaries:
             return torch.empty(*input_ids.shape, 0, device=input_ids.device)
@@ -243,7 +243,7 @@ def require_own_states(target: Target, folder: Path) -> None:
     Raises:
         TargetPartMissing: the last layer's state does not lead to the final norm's output, or head and scaling do not
             give the model's own logits.
-        TargetNotFinite: they are no numbers.
+        TargetNotFinite: they are NaN or infinite.
     """
     ids = torch.arange(1, min(5, target.vocab_size), device=target.device)[None]
     states = target.forward(ids, [target.num_layers])
@@ -259,15 +259,15 @@ def require_own_states(target: Target, folder: Path) -> None:
         # bf16 sums in another order differ by a few thousandths of the largest.
         if (found.float() - wanted.float()).abs().max() > 0.05 * wanted.float().abs().max():
             raise TargetPartMissing(
-                f"{what} cannot be had from the parts that were found",
+                f"{what} cannot be computed from the parts that were found",
                 str(folder),
                 f"{type(target.model).__name__} puts something between its layers, its final norm and its head",
-                "report the model class; drafts for it cannot be evaluated or trained by this version",
+                "report the model class: this version cannot evaluate or train drafts for it",
             )
 
 
 class TargetNotFinite(EyasError):
-    """What the target computes over a text is no numbers."""
+    """What the target computes over a text is NaN or infinite."""
 
     code = "target-not-finite"
 
@@ -310,7 +310,7 @@ def tree_masks(text_config: Any, tree: TreeRows, like: Tensor) -> Tensor | dict[
     kinds = set(getattr(text_config, "layer_types", None) or ())
     if unknown := sorted(kinds - {_FULL, _SLIDING}):
         what = getattr(text_config, "model_type", "the target")
-        raise TreeUnsupported.of(what, f"its layers of kind {', '.join(unknown)} see what no tree mask can say")
+        raise TreeUnsupported.of(what, f"its layers of kind {', '.join(unknown)} cannot be masked as a tree")
     if len(kinds) > 1:
         return {_FULL: _additive(tree, None, like), _SLIDING: _additive(tree, window, like)}
     return _additive(tree, None if kinds == {_FULL} else window, like)

@@ -90,7 +90,7 @@ def cached_target(target: BuiltInTarget, *, cache: Path, talk: Talk, wheel: Path
         if folder.exists():
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # a home folder that is none, or may not be written
+    except OSError as error:  # the home folder does not exist, or may not be written
         raise write_failed(folder, error) from error
     with _locked(folder.parent / f".{folder.name}.lock"):
         if folder.exists():

@@ -39,7 +39,7 @@ class GgufNotLlama(EyasError):
 
 
 def hugging_face_name(name: str) -> str | None:
-    """A GGUF tensor name in Hugging Face's Llama spelling, None if it is none of Llama's."""
+    """A GGUF tensor name in Hugging Face's Llama spelling; None where Llama has no such tensor."""
     if name in _TOP_NAMES:
         return _TOP_NAMES[name]
     block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name)

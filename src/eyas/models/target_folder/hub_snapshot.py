@@ -24,8 +24,8 @@ def hub_snapshot(name: str, talk: Talk) -> Path:
         return cached
     talk.line(f"there is no folder {name} here, and no such model in the local Hugging Face cache: asking the hub")
     folder = _fetch(name, _ALL_FILES)
-    if not _has_weights(folder):  # offline, the hub's library gives what part of it there is
-        raise _unavailable(name, _ALL_FILES, f"what could be had is {folder}, without (all of) its safetensors weights")
+    if not _has_weights(folder):  # offline, the hub's library gives what it has
+        raise _unavailable(name, _ALL_FILES, f"safetensors weights are missing in {folder}, which the hub gave")
     return folder
 
 

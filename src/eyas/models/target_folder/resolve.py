@@ -18,13 +18,13 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class TargetUnknown(EyasError):
-    """The name is no alias, no folder and no hub id."""
+    """The name is neither an alias nor a folder nor a hub id."""
 
     code = "target-unknown"
 
 
 class TargetIncomplete(EyasError):
-    """The folder is there but is no Hugging Face model with safetensors weights."""
+    """The folder is not a Hugging Face model with safetensors weights."""
 
     code = "target-incomplete"
 
@@ -80,21 +80,21 @@ def _local(name: str) -> Path | None:
         return Path(path)
     if name.startswith((".", "~", "/")) or name.count("/") > 1 or name.endswith(("/", ".json")):
         raise TargetUnknown(
-            f"there is no folder or file {name}", f"--target {name}", _nearby(Path(path)), "give a path that is there"
+            f"there is no folder or file {name}", f"--target {name}", _nearby(Path(path)), "give a path that exists"
         )
     if _HUB_ID.fullmatch(name):
         return None
     nearest = difflib.get_close_matches(name, _ALIASES, n=1, cutoff=0.5)
     raise TargetUnknown(
-        f"no target {name}",
+        f"there is no target {name}",
         f"--target {name}",
-        f"it is no folder, no hub id (owner/name) and none of the aliases {', '.join(_ALIASES)}",
+        f"it is neither a folder nor a hub id (owner/name) nor one of the aliases {', '.join(_ALIASES)}",
         f"did you mean {nearest[0]}?" if nearest else "give a Hugging Face folder, a hub id or an alias",
     )
 
 
 def _nearby(path: Path) -> str:
-    """What is there instead of `path`, as a sentence."""
+    """What exists beside `path`, as a sentence."""
     parent = path.parent
     try:
         names = sorted(os.listdir(parent))
@@ -137,5 +137,5 @@ def _require_model(folder: Path) -> None:
         )
     for path in weights:
         if not path.is_file():  # a pipe would be waited for
-            raise unreadable(path, "it is no regular file, or a link to nothing")
+            raise unreadable(path, "it is not a regular file, or a link to nothing")
         refuse_pointer_file(path)
