@@ -214,7 +214,11 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):  # a terminal in another encoding than UTF-8 must not stop eyas
             stream.reconfigure(errors="backslashreplace")
     _guard_library_text()
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    if code == 128 + signal.SIGINT:  # everything is closed and told; torch's own end can take seconds
+        _forget_output()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _guard_library_text() -> None:

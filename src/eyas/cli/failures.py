@@ -25,6 +25,12 @@ class NestedTooDeep(EyasError):
     code = "nested-too-deep"
 
 
+class NameNotUtf8(EyasError):
+    """A library cannot take a path that is not valid UTF-8."""
+
+    code = "name-not-utf-8"
+
+
 class ExtraMissing(EyasError):
     """The command needs a package that a light installation does not have."""
 
@@ -94,6 +100,9 @@ def failure_of(error: BaseException, arguments: Sequence[str]) -> EyasError:
                 f"{type(error).__name__} in {at.name} ({os.path.basename(at.filename)}:{at.lineno})",
                 "check the paths, the disk and the permissions, then run the same command again",
             )
+    if isinstance(error, UnicodeEncodeError) or "is not valid UTF-8" in first_line:  # of transformers, safetensors
+        do = "rename the file or folder, or give it through a link with a plain name"
+        return NameNotUtf8("a name is not valid UTF-8", where, first_line, do)
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's; torch is not imported
         return OutOfMemory(
             "there is not enough memory",
