@@ -17,12 +17,12 @@ from eyas.train.optimise.ranks import SOLO, Ranks
 from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.step_outcome import PendingStep, StepOutcome, pack_figures, read_steps
 from eyas.train.rows.packing import Packed, count_targets, even_micro_batches, micro_batches, pack
+from eyas.train.step.captured import CapturedMicroBatches, Recorder, why_not_captured
 from eyas.train.step.distributions import DraftVocabulary, distributions_for
-from eyas.train.step.metrics import StepCounts
 from eyas.train.step.packed_target import packed_target
 from eyas.train.step.reference_check import require_reference
 from eyas.train.step.ttt_loss import PhaseClock, TttObjective, no_clock, no_counts, ttt_backward
-from eyas.train.step.unroll import make_unroll
+from eyas.train.step.unroll import FusedUnroll, make_unroll
 
 
 class Trainer:
@@ -37,6 +37,7 @@ class Trainer:
         ranks: the processes that train together; each gets the whole batch and takes its share.
         shards: of the draft, where the ranks divide its weights; None where each has all of them.
         clock: entered around each phase of a step.
+        record: records a micro-batch's work, where `why_not_captured` allows it; None computes each one anew.
 
     Attributes:
         data_wait: how long the device waited for rows; the caller adds the time to fetch them.
@@ -53,6 +54,7 @@ class Trainer:
         ranks: Ranks = SOLO,
         shards: Shards | None = None,
         clock: PhaseClock = no_clock,
+        record: Recorder | None = None,
     ) -> None:
         assert draft.spec.aux_boundaries is not None, "a draft in training has aux boundaries"
         self.draft, self.target, self.config, self.ranks, self.shards = draft, target, config, ranks, shards
@@ -72,6 +74,16 @@ class Trainer:
         self._vocabulary = DraftVocabulary.of(draft, target.device)
         self._distributions = distributions_for(target.device, dtype, is_fused=is_fused)
         self.data_wait = DataWait.of(target.device)
+        self._captured: CapturedMicroBatches | None = None
+        if record is not None and isinstance(self._unroll, FusedUnroll) and self.why_not_captured is None:
+            self._captured = CapturedMicroBatches(
+                draft, self._unroll, config.ttt_steps, self._accumulate, record, self.data_wait
+            )
+
+    @property
+    def why_not_captured(self) -> str | None:
+        """Why micro-batches cannot be recorded; None where they can."""
+        return why_not_captured(self._states, self._unroll, has_shards=self.shards is not None)
 
     def whole_draft(self) -> AbstractContextManager[None]:
         """Inside, the draft's parameters are whole. With shards, all ranks enter together."""
@@ -127,36 +139,52 @@ class Trainer:
             objective = TttObjective.of(config.loss, config.step_decay, count_targets(rows, config.ttt_steps))
             mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
             parts = (even_micro_batches if self._pads else micro_batches)(mine, self._micro_batch)
-        num_tokens = num_positions = 0
         self.optimiser.inner.zero_grad(set_to_none=True)
-        figures = torch.zeros(1 + 7 * config.ttt_steps, dtype=torch.float64, device=self.target.device)
+        step_weights = objective.weights_on(self.target.device)
         with self.whole_draft():
             self._unroll.refresh()
-            for part in parts:
-                with self.data_wait():
-                    packed = pack(part, config.ttt_steps, self.target.device)
-                num_tokens += packed.num_tokens
-                num_positions += packed.num_padded if self._pads else packed.length
-                figures += pack_figures(*self._accumulate(packed, objective))
+            add = self._add_captured if self._captured is not None else self._add_computed
+            figures, num_positions = add(parts, step_weights)
             self._unroll.publish()
             if self.shards is not None:
                 self.shards.reduce_gradients()
         self.ranks.sum_in_place([figures] if self.shards else [*self.optimiser.gradients(), figures])
+        num_tokens = sum(len(row.token_ids) for row in mine)
         return figures, 1 - num_tokens / num_positions if num_positions else 0.0
 
-    def _accumulate(self, packed: Packed, objective: TttObjective) -> tuple[Tensor, StepCounts]:
-        """Add one micro-batch's gradients; loss and counts stay on the device."""
+    def _add_computed(self, parts: Sequence[Sequence[TokenRow]], step_weights: Tensor) -> tuple[Tensor, int]:
+        """Add the gradients of micro-batches; gives their figures and the number of positions."""
+        num_positions = 0
+        figures = torch.zeros(1 + 7 * self.config.ttt_steps, dtype=torch.float64, device=self.target.device)
+        for part in parts:
+            with self.data_wait():
+                packed = pack(part, self.config.ttt_steps, self.target.device)
+            num_positions += packed.num_padded if self._pads else packed.length
+            figures += self._accumulate(packed, step_weights)
+        return figures, num_positions
+
+    def _add_captured(self, parts: Sequence[Sequence[TokenRow]], step_weights: Tensor) -> tuple[Tensor, int]:
+        """`_add_computed`, by what was recorded."""
+        assert self._captured is not None, "asked only with a recorder"
+        self._captured.begin(step_weights)
+        num_positions = sum(self._captured.add(part) for part in parts)
+        return self._captured.figures.clone(), num_positions
+
+    def _accumulate(self, packed: Packed, step_weights: Tensor) -> Tensor:
+        """Add one micro-batch's gradients; its `pack_figures` stay on the device."""
         if len(packed.teachers) == 0:
-            return no_counts(self.config.ttt_steps, self.target.device)
+            return pack_figures(*no_counts(self.config.ttt_steps, self.target.device))
         with self._clock("target"):
             states = self._states(packed, self._aux_boundaries)
-        return ttt_backward(
+        loss, counts = ttt_backward(
             self._unroll,
             packed,
             states,
-            objective,
+            self.config.loss,
+            step_weights,
             target=self.target,
             vocabulary=self._vocabulary,
             ops=self._distributions,
             clock=self._clock,
         )
+        return pack_figures(loss, counts)

@@ -61,6 +61,26 @@ class Packed:
         return (len(self.lengths) - 1) * max(self.lengths[:-1])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedShape:
+    """Sizes of a `Packed`, which padding may enlarge.
+
+    Attributes:
+        length: T.
+        num_starts: R + 2; further starts are rows of no length.
+        num_teachers: N; further teachers have no targets.
+    """
+
+    length: int
+    num_starts: int
+    num_teachers: int
+
+    def part_sizes(self, num_steps: int) -> list[int]:
+        """Sizes of ids, positions, starts, teachers, picks and is_target in `index_lists`."""
+        length, num_targets = self.length, num_steps * self.num_teachers
+        return [length + num_steps, length, self.num_starts, self.num_teachers, num_targets, num_targets]
+
+
 def pack(rows: Sequence[TokenRow], num_steps: int, device: torch.device, multiple: int | None = None) -> Packed:
     """`rows` as one sequence.
 
@@ -68,28 +88,50 @@ def pack(rows: Sequence[TokenRow], num_steps: int, device: torch.device, multipl
         num_steps: K.
         multiple: T becomes a multiple of it, with at least one position of padding; None for the device's default.
     """
-    multiple = multiple or (GPU_MULTIPLE if device.type == "cuda" else 1)
+    least = least_shape(rows, multiple or (GPU_MULTIPLE if device.type == "cuda" else 1))
+    uploaded = upload(index_lists(rows, num_steps, least), device)
     lengths = [len(row.token_ids) for row in rows]
     num_tokens = sum(lengths)
-    total = -(-(num_tokens + 1) // multiple) * multiple
+    return unpack(uploaded, num_steps, least, (*lengths, least.length - num_tokens), num_tokens)
+
+
+def least_shape(rows: Sequence[TokenRow], multiple: int) -> PackedShape:
+    """The smallest shape that holds `rows`, with T a multiple of `multiple` and at least one position of padding."""
+    num_tokens = sum(len(row.token_ids) for row in rows)
+    num_teachers = sum(int(np.asarray(row.is_supervised, bool)[2:].sum()) for row in rows)
+    return PackedShape(
+        length=-(-(num_tokens + 1) // multiple) * multiple, num_starts=len(rows) + 2, num_teachers=num_teachers
+    )
+
+
+def index_lists(rows: Sequence[TokenRow], num_steps: int, shape: PackedShape) -> np.ndarray:
+    """All int32 lists of a `Packed` of this shape in one, for `unpack`."""
+    lengths = [len(row.token_ids) for row in rows]
+    num_tokens, total = sum(lengths), shape.length
     lengths.append(total - num_tokens)
-    starts = np.concatenate(([0], np.cumsum(lengths)))
+    begins = np.concatenate(([0], np.cumsum(lengths)))
+    starts = np.pad(begins, (0, shape.num_starts - len(begins)), mode="edge")
     ids = np.zeros(total + num_steps, np.int32)
     ids[:num_tokens] = np.concatenate([np.asarray(row.token_ids, np.int32) for row in rows])
     flags = np.concatenate([np.asarray(row.is_supervised, bool) for row in rows])
-    positions = np.arange(total) - np.repeat(starts[:-1], lengths)
-    teachers = np.flatnonzero(flags & (positions[:num_tokens] >= 2)) - 1
+    positions = np.arange(total) - np.repeat(begins[:-1], lengths)
+    learnt = np.flatnonzero(flags & (positions[:num_tokens] >= 2)) - 1
+    teachers = np.pad(learnt, (0, shape.num_teachers - len(learnt)), constant_values=total - 1)
     back = np.arange(1, num_steps + 1)[:, None]
-    is_target = positions[teachers][None, :] >= back
+    is_target = (positions[teachers][None, :] >= back) & (np.arange(len(teachers)) < len(learnt))
     picks = np.where(is_target, teachers[None, :] - back, total - 1)
     parts = [ids, positions, starts, teachers, picks.ravel(), is_target.ravel()]
-    uploaded = _upload(np.concatenate([part.astype(np.int32) for part in parts]), device)
-    on_device = torch.split(uploaded, [len(part) for part in parts])
+    return np.concatenate([part.astype(np.int32) for part in parts])
+
+
+def unpack(lists: Tensor, num_steps: int, shape: PackedShape, lengths: tuple[int, ...], num_tokens: int) -> Packed:
+    """The `Packed` of uploaded `index_lists`; `lengths` and `num_tokens` as there."""
+    on_device = torch.split(lists, shape.part_sizes(num_steps))
     return Packed(
         ids=on_device[0].long(),
         positions=on_device[1].clone(),  # its own allocation: aligned, as kernels like it
         starts=on_device[2].clone(),
-        lengths=tuple(lengths),
+        lengths=lengths,
         teachers=on_device[3].long(),
         picks=on_device[4].long().view(num_steps, -1),
         is_target=on_device[5].bool().view(num_steps, -1),
@@ -176,7 +218,8 @@ def _grid(packed: Packed) -> Tensor:
     return torch.where(is_in, begins + index, packed.length - 1)
 
 
-def _upload(values: np.ndarray, device: torch.device) -> Tensor:
+def upload(values: np.ndarray, device: torch.device) -> Tensor:
+    """`values` on the device; the host does not wait for the copy."""
     host = torch.from_numpy(values)
     if device.type != "cuda":
         return host.to(device)

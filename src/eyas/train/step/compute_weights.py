@@ -29,6 +29,7 @@ class ComputeWeight:
         self._columns = slice(None) if columns is None else columns
         first = self._of(self.parts[0])
         self._grad: Tensor | None = None
+        self._is_held = False
         # A frozen matrix that needs neither casting nor joining is used as it is.
         self._is_alias = not self.is_trained and len(parts) == 1 and columns is None and first.dtype == dtype
         if self._is_alias:
@@ -58,6 +59,12 @@ class ComputeWeight:
             return
         self._grad = _accumulated(self._grad, grad_out, x, self.parts[0].dtype)
 
+    def hold_gradient(self) -> Tensor:
+        """Sum the gradient in one tensor from now on, whatever is published; the caller sets it to zero."""
+        self._is_held = True
+        self._grad = torch.zeros(self.value.shape, dtype=self.parts[0].dtype, device=self.value.device)
+        return self._grad
+
     def publish(self) -> None:
         """Add the summed gradient to the masters' `grad`, and drop it."""
         if self._grad is None:
@@ -73,7 +80,8 @@ class ComputeWeight:
                 if part.grad is mine:
                     continue
             part.grad[:, self._columns] += mine
-        self._grad = None
+        if not self._is_held:
+            self._grad = None
 
     def _of(self, part: Tensor) -> Tensor:
         return part.detach()[:, self._columns]

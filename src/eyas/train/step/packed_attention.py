@@ -68,10 +68,7 @@ def _has_flash(query: Tensor) -> bool:
 
 
 def _slices(packed: Packed) -> list[slice]:
-    begins = [0]
-    for length in packed.lengths:
-        begins.append(begins[-1] + length)
-    return [slice(begin, end) for begin, end in pairwise(begins)]
+    return [slice(begin, end) for begin, end in pairwise(packed.starts.tolist()) if begin < end]
 
 
 def _one_row(query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:

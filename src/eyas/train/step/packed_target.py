@@ -85,7 +85,7 @@ class LlamaStates:
         self._weights = weights
         shape = weights.shape
         self._heads = HeadCounts(num_query=shape.num_heads, num_kv=shape.num_kv_heads, width=shape.head_dim)
-        self._angles: Angles | None = None
+        self._tables: list[Angles] = []  # a recorded step reads the one that it was recorded with
 
     @torch.no_grad()
     def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> PackedStates:
@@ -127,12 +127,11 @@ class LlamaStates:
         return torch.cat((query, key, value), 1).flatten(1)
 
     def _table(self, packed: Packed) -> Angles:
-        if self._angles is None or len(self._angles.cos) < packed.longest:
-            device = packed.positions.device
-            self._angles = angle_table(
-                self._weights.inverse_frequencies, self._weights.rope_scale, packed.longest, device
-            )
-        return self._angles
+        weights, longest = self._weights, packed.longest
+        if not self._tables or len(self._tables[-1].cos) < longest:
+            table = angle_table(weights.inverse_frequencies, weights.rope_scale, longest, packed.positions.device)
+            self._tables.append(table)
+        return self._tables[-1]
 
 
 def angle_table(inverse_frequencies: Tensor, scale: float, longest: int, device: torch.device) -> Angles:

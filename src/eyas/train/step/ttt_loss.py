@@ -49,22 +49,30 @@ class TttObjective:
         """With weights from the decay and the targets of each step."""
         return cls(loss=loss, weights=tuple(step_decay**j / max(1, n) for j, n in enumerate(denominators)))
 
+    def weights_on(self, device: torch.device) -> Tensor:
+        """[K] fp32; the host does not wait for the copy."""
+        return torch.tensor(self.weights, dtype=torch.float32).to(device, non_blocking=True)
+
 
 def ttt_backward(
     unroll: Unroll,
     packed: Packed,
     states: PackedStates,
-    objective: TttObjective,
+    loss: LossName,
+    step_weights: Tensor,
     *,
     target: Target,
     vocabulary: DraftVocabulary,
     ops: DistributionOps,
     clock: PhaseClock = no_clock,
 ) -> tuple[Tensor, StepCounts]:
-    """Add the micro-batch's gradients; gives its share of the objective (a scalar) and its counts."""
+    """Add the micro-batch's gradients; gives its share of the objective (a scalar) and its counts.
+
+    Args:
+        step_weights: [K] fp32, `TttObjective.weights`.
+    """
     with clock("draft forward"):
         picked = unroll.states(packed, states.aux)
-    step_weights = torch.tensor(objective.weights, dtype=torch.float32).to(picked.device, non_blocking=True)
     weights = torch.where(packed.is_target, step_weights[:, None], 0.0)
     with clock("teacher, head, loss"):
         found = head_loss(
@@ -74,7 +82,7 @@ def ttt_backward(
             unroll.head,
             target=target,
             vocabulary=vocabulary,
-            loss=objective.loss,
+            loss=loss,
             ops=ops,
         )
     if picked.requires_grad:

@@ -102,20 +102,27 @@ class FusedUnroll:
         self.head = _head_of(draft, dtype)
         self._heads = HeadCounts(num_query=spec.num_heads, num_kv=spec.num_kv_heads, width=spec.head_dim)
         self._frequencies = inverse_frequencies(spec.rope, spec.head_dim, spec.max_position_embeddings)
-        self._angles: Angles | None = None
+        self._tables: list[Angles] = []  # a recorded step reads the one that it was recorded with
 
     @property
-    def _all(self) -> list[ComputeWeight]:
+    def weights(self) -> list[ComputeWeight]:
+        """All matrices, the head too."""
         return [self._fc, self.head, *(weight for layer in self._weights for weight in layer.all)]
+
+    @property
+    def trains_embedding(self) -> bool:
+        """Whether the draft has an embedding of its own that is trained."""
+        own = self._draft.embed_tokens
+        return own is not None and own.weight.requires_grad
 
     def refresh(self) -> None:
         """See `Unroll.refresh`."""
-        for weight in self._all:
+        for weight in self.weights:
             weight.refresh()
 
     def publish(self) -> None:
         """See `Unroll.publish`."""
-        for weight in self._all:
+        for weight in self.weights:
             weight.publish()
 
     def states(self, packed: Packed, aux: Tensor) -> Tensor:
@@ -152,14 +159,13 @@ class FusedUnroll:
     ) -> tuple[Tensor, Tensor]:
         """Step j through all layers: what the last MLP adds, and what it is added to."""
         eps = self._draft.spec.rms_norm_eps
-        assert self._angles is not None, "states() makes them"
         change: Tensor | None = None
         for layer, weights, attend in zip(self._layers, self._weights, attentions, strict=True):
             if change is not None:
                 state, normed = add_rms_norm(change, state, layer.input_layernorm.weight, eps)
             residual = normed if layer.is_first and layer.has_normed_residual else state
             qkv = linear(normed, weights.state, addend if layer.is_first else None)
-            query, key_value = rope_split(qkv, self._angles, packed.positions, j, self._heads)
+            query, key_value = rope_split(qkv, self._tables[-1], packed.positions, j, self._heads)
             out = linear(attend(query, key_value), weights.out)
             state, after = add_rms_norm(out, residual, layer.post_attention_layernorm.weight, eps)
             change = swiglu_linear(linear(after, weights.gate_up), weights.down)
@@ -186,8 +192,8 @@ class FusedUnroll:
 
     def _make_angles(self, packed: Packed) -> None:
         longest = packed.longest + self._num_steps
-        if self._angles is None or len(self._angles.cos) < longest:
-            self._angles = angle_table(*self._frequencies, longest, packed.positions.device)
+        if not self._tables or len(self._tables[-1].cos) < longest:
+            self._tables.append(angle_table(*self._frequencies, longest, packed.positions.device))
 
 
 class ModuleUnroll:
