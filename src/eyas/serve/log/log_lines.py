@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from eyas.serve.facts.evidence import Bar, LogLine
+from eyas.serve.log.foreign_prefixes import ForeignPrefixes
 from eyas.serve.log.tables import line_prefixes
 
 _UVICORN_LEVEL = re.compile(r"^(?P<level>INFO|WARNING|ERROR|CRITICAL): +")
@@ -30,11 +31,12 @@ class LineSplitter:
     def __init__(self) -> None:
         self._rest = b""
         self._number = 1
+        self._foreign = ForeignPrefixes()
 
     @property
     def pending(self) -> str:
         """The text that no \\n or \\r has ended yet: with tqdm, the newest state of the bar."""
-        return _clean(self._rest)
+        return self._foreign.strip(_clean(self._rest))
 
     def feed(self, data: bytes, at: float) -> Iterator[LogLine]:
         """The lines that `data` completes. Empty lines are counted and left out."""
@@ -46,10 +48,14 @@ class LineSplitter:
         pieces = re.split(rb"(\r?\n|\r)", buffer)
         self._rest = pieces.pop() + held
         for text, end in zip(pieces[::2], pieces[1::2], strict=True):
-            yield from parse_lines(_clean(text), number=self._number, at=at)
+            yield from self._lines(text, at)
             if end.endswith(b"\n"):
                 self._number += 1
         self._rest = self._rest[: 2 * _MAX_LINE_BYTES]  # the rest of an endless line is left out
+
+    def _lines(self, data: bytes, at: float) -> Iterator[LogLine]:
+        for text in self._foreign.lines(_clean(data)):
+            yield from parse_lines(text, number=self._number, at=at)
 
     def skip(self, num_newlines: int, at: float) -> Iterator[LogLine]:
         """A part of the file is left out: end the line before it, count those in it."""
@@ -59,7 +65,7 @@ class LineSplitter:
     def flush(self, at: float) -> Iterator[LogLine]:
         """The unended rest, at the end of the file."""
         rest, self._rest = self._rest, b""
-        yield from parse_lines(_clean(rest), number=self._number, at=at)
+        yield from self._lines(rest, at)
 
 
 def parse_lines(text: str, *, number: int, at: float) -> Iterator[LogLine]:

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 
 from eyas.serve.facts.evidence import LogLine
+from eyas.serve.log.foreign_prefixes import TRACEBACK
 
-_START = "Traceback (most recent call last):"
 _CHAIN = re.compile(
     r"^(During handling of the above exception, another exception occurred:"
     r"|The above exception was the direct cause of the following exception:)"
@@ -68,7 +68,7 @@ class TracebackReader:
         """Take a line in; True if it belongs to a traceback."""
         key = (line.label, line.pid)
         is_prefixed = line.has_prefix
-        if line.message.endswith(_START):  # one that is quoted has more behind it
+        if line.message.endswith(TRACEBACK):  # one that is quoted has more behind it
             self._start(key, line, is_prefixed)
             return True
         if is_prefixed:
@@ -88,18 +88,18 @@ class TracebackReader:
         return False
 
     def _start(self, key: tuple[str, int | None], line: LogLine, is_prefixed: bool) -> None:
-        head, _, rest = line.message.partition(_START)
+        head, _, rest = line.message.partition(TRACEBACK)
         current = self._open.get(key) if is_prefixed else self._bare
         if current is not None and current.awaits_chain:
             current.awaits_chain, current.in_message = False, False
-            current.lines.append(_START + rest)
+            current.lines.append(TRACEBACK + rest)
             return
         traceback = Traceback(
             label=line.label,
             pid=line.pid,
             number=line.number,
             at=line.at,
-            lines=[_START],
+            lines=[TRACEBACK],
             heading=(head.strip() or (self._previous.get(key, "") if is_prefixed else "")),
             level=line.level,
         )
