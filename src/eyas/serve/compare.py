@@ -1,8 +1,9 @@
 """Two runs side by side: what was changed between them, and where they part."""
 
+import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from eyas.serve.facts.clock import Clock, SystemClock
 from eyas.serve.facts.evidence import ExitFacts, LogLine, Observation
 from eyas.serve.facts.run_folder import RunFolder, read_document
 from eyas.serve.facts.state import Engine
-from eyas.serve.log.log_tail import LogTail
+from eyas.serve.log.log_tail import open_log
 from eyas.serve.log.tables import all_lives
 from eyas.serve.supervise.supervisor import Supervisor
 from eyas.talk import seconds
@@ -111,7 +112,7 @@ def load_run(
     folder = RunFolder.open(path) if path.is_dir() else None
     launch = folder.read_launch() if folder is not None else {}
     engine = launch.get("engine", engine)
-    tail = LogTail(folder.log_path if folder is not None else path)
+    tail = open_log(folder.log_path if folder is not None else path)
     lines = tail.read(clock.now(), is_open=False) + tail.read(clock.now())
     last = _document_of(folder, "last.json")
     watcher = Supervisor(
@@ -150,7 +151,20 @@ def flags_of(command: Sequence[str]) -> dict[str, str]:
             flags[name] = value
         else:
             flags[name] = f"{flags.get(name, '')} {shlex.quote(word)}".strip()
-    return flags
+    return {name: value for flag, text in flags.items() for name, value in _flattened(flag, text)}
+
+
+def _flattened(name: str, text: str) -> Iterator[tuple[str, str]]:
+    """A flag whose value is a JSON object as one entry a key: --speculative-config.num_speculative_tokens."""
+    try:
+        value = json.loads("".join(shlex.split(text)) if text.startswith("'") else text)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flattened(f"{name}.{key}", json.dumps(inner) if isinstance(inner, dict | list) else str(inner))
+    else:
+        yield name, text
 
 
 def first_difference(a: Sequence[LogLine], b: Sequence[LogLine]) -> tuple[str, str]:

@@ -188,7 +188,7 @@ def watch(
         view.close()
     return (
         last,
-        _exit_code(last, wanted, log_is_over=supervisor.log_is_over),
+        _exit_code(last, wanted, log_is_over=supervisor.log_is_over, was_ready=supervisor.was_ready),
         folder.path if folder is not None else None,
     )
 
@@ -200,9 +200,11 @@ def _wanted(config: WatchConfig) -> set[StateName]:
     return wanted | {StateName.PROVEN} if StateName.READY in wanted else wanted
 
 
-def _exit_code(last: Snapshot, wanted: set[StateName], *, log_is_over: bool) -> int:
+def _exit_code(last: Snapshot, wanted: set[StateName], *, log_is_over: bool, was_ready: bool) -> int:
     if wanted:
-        return 0 if last.state in wanted else last.state.exit_code
+        # A whole log is read in one look: the wish was met while it went by.
+        is_met = last.state in wanted or (log_is_over and was_ready and StateName.READY in wanted)
+        return 0 if is_met else last.state.exit_code
     is_good = last.state.is_serving or last.state is StateName.STOPPED if log_is_over else last.state not in _BAD
     return 0 if is_good else last.state.exit_code
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eyas.serve.facts.evidence import LogLine, Observation
-from eyas.serve.log.log_lines import LineSplitter
 from eyas.serve.supervise.supervisor import Supervisor
 from fake_world import LOGS, FakeClock
+from log_once import Once
 
 Prefix = Callable[[int], str]
 ISO = "2026-11-30T18:{:02d}:{:02d}.123456789Z"
@@ -55,20 +54,6 @@ def prefixed(data: bytes, name: str) -> bytes:
         rows = [{"log": line + "\n", "stream": "stderr", "time": iso(n)} for n, line in enumerate(lines)]
         return "\n".join(json.dumps(row) for row in rows).encode()
     return "\n".join(PREFIXES[name](n) + line if line else line for n, line in enumerate(lines)).encode()
-
-
-class Once:
-    """Probes that show a whole log at once."""
-
-    def __init__(self, data: bytes) -> None:
-        splitter = LineSplitter()
-        self.lines: tuple[LogLine, ...] = (*splitter.feed(data, 0.0), *splitter.flush(0.0))
-
-    def observe(self, now: float) -> Observation:
-        return Observation(at=now, lines=self.lines, log_life="over")
-
-    def learn(self, engine: str, version: str | None) -> None:
-        return
 
 
 def told(data: bytes) -> dict[str, object]:

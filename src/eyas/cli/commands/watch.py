@@ -48,7 +48,7 @@ def watch(
     Parameters
     ----------
     subject
-        URL (http://host:port), PID, log file, or a run folder of `eyas serve`.
+        URL (http://host:port), PID, log file or pipe (`-` = standard input), or a run folder of `eyas serve`.
     compare
         Two run folders or logs: what was changed between them, and where they part.
     """

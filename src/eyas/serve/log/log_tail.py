@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import select
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ _SLICE_BYTES = 1 << 20
 _HEAD_BYTES = 4 << 20  # the start-up of eight ranks takes less
 _TAIL_BYTES = 8 << 20
 _MOST_COUNTED_BYTES = 1 << 30  # of a longer middle the first lines are not counted: line numbers are then too low
+_FIRST_WAIT_MS, _NEXT_WAIT_MS = 1000, 100
 _ZONE_STEP_S = 900.0  # time zones differ by quarters of an hour
 _WIDEST_ZONES_S = 26 * 3600.0  # from UTC-12 to UTC+14
 _CLOCKS_APART_S = 5.0  # a file server's clock against the one that stamps the lines
@@ -135,6 +137,75 @@ class LogTail:
     def pending_bar(self) -> Bar | None:
         """The bar in the unended rest of the log."""
         return parse_bar(self._splitter.pending)
+
+
+class LogStream:
+    """A log that comes through a pipe: `eyas watch -`, or <(journalctl -f ...). What was read is gone, and it may end.
+
+    Args:
+        path: the pipe.
+
+    Raises:
+        LogUnreadable: it cannot be opened.
+    """
+
+    is_copy, has_age, written_at = False, True, None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._splitter = LineSplitter()
+        self._times: _LogTime | None = None
+        self._is_first, self.has_ended = True, False
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            os.fstat(self._descriptor)
+        except OSError as error:
+            do = "give a file, or pipe the log in: ... | eyas watch -"
+            raise LogUnreadable(f"cannot read {path}", str(path), error.strerror or str(error), do) from error
+
+    def read(self, now: float, *, is_open: bool = True) -> tuple[LogLine, ...]:
+        """What has come since the last time; at first, and after a full slice, a moment is waited for more."""
+        lines: list[LogLine] = []
+        num_bytes, wait_ms = 0, _FIRST_WAIT_MS if self._is_first else 0
+        while num_bytes < _HEAD_BYTES + _TAIL_BYTES and (data := self._next(wait_ms)):
+            num_bytes += len(data)
+            wait_ms = _NEXT_WAIT_MS
+            lines += self._splitter.feed(data, now)
+        if self.has_ended:
+            lines += self._splitter.flush(now)
+        if self._is_first and lines:
+            self._is_first = False
+            return _LogTime.of(lines, now, is_open=not self.has_ended).dated(lines)
+        return tuple(lines)
+
+    def _next(self, wait_ms: float) -> bytes:
+        """A piece; b"" if none comes in time, or none comes any more."""
+        waiting = select.poll()
+        waiting.register(self._descriptor, select.POLLIN | select.POLLHUP)
+        if self.has_ended or not waiting.poll(wait_ms):
+            return b""
+        data = os.read(self._descriptor, _SLICE_BYTES)
+        self.has_ended = not data
+        return data
+
+    @property
+    def note(self) -> str:
+        """Nothing is left out."""
+        return ""
+
+    @property
+    def pending_bar(self) -> Bar | None:
+        """The bar in the unended rest."""
+        return parse_bar(self._splitter.pending)
+
+
+def open_log(path: Path, *, must_exist: bool = True) -> "LogTail | LogStream":
+    """A log by its path: a file is followed, a pipe is read as it comes.
+
+    Raises:
+        LogUnreadable: it cannot be read.
+    """
+    return LogStream(path) if path.is_fifo() else LogTail(path, must_exist=must_exist)
 
 
 @dataclass(slots=True)

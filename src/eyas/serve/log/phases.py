@@ -14,6 +14,7 @@ from eyas.serve.facts.state import ModelRole, Progress
 from eyas.serve.log.tables import LogTable, Marker, ProgressRule
 
 _MAX_REPEATS = 50  # a line of the same form oftener than this in one phase is a heartbeat, not progress
+_VALUES_CHARACTERS = 2000
 _MAX_FORMS, _FORM_CHARACTERS = 5000, 300
 _SERVING_LINES = 5
 _LARGEST = 1e12
@@ -57,6 +58,15 @@ class LineMeaning:
     restarted: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoggedAcceptance:
+    """What one line says: accept length (bonus included), rounds (0 = not told), share of first drafts accepted."""
+
+    length: float
+    rounds: int
+    first: float | None
+
+
 @dataclass(slots=True)
 class PhaseTracker:
     """Follows one log. `runs` is the start-up so far, oldest first; the last one is current."""
@@ -73,7 +83,7 @@ class PhaseTracker:
     core_died: bool = False
     self_killed: bool = False
     serving: dict[str, float] = field(default_factory=dict)
-    accept_lengths: deque[float] = field(default_factory=lambda: deque(maxlen=_SERVING_LINES))
+    logged: deque[LoggedAcceptance] = field(default_factory=lambda: deque(maxlen=_SERVING_LINES))
     _counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     _forms: Counter[str] = field(default_factory=Counter)
     _last_done: tuple[str, float] = ("", -1.0)
@@ -121,6 +131,11 @@ class PhaseTracker:
             return self.current
         return self._begin("warm-up", None, "", at)
 
+    def ranks_after(self, phase: str) -> tuple[str, ...]:
+        """The ranks that printed an end of that phase."""
+        ends = {marker.id for marker in self.table.markers if marker.event == "end" and marker.phase == phase}
+        return tuple(sorted({label for label, marker in self._counts if label and marker in ends}))
+
     def title_of(self, run: PhaseRun) -> str:
         """The phase for a person: "capturing CUDA graphs of the draft (decode)"."""
         title = self.table.phases[run.id].title
@@ -159,9 +174,13 @@ class PhaseTracker:
         elif marker.event == "ready":
             self._become_ready(line.at)
         elif marker.event == "serving":
-            self.serving = {k: number for k, v in groups.items() if (number := _number(v)) is not None}
+            said = dict(groups)
+            for name, pattern in marker.values.items():
+                if value := re.search(pattern, line.message[:_VALUES_CHARACTERS]):
+                    said[name] = value[1]
+            self.serving = {k: number for k, v in said.items() if (number := _number(v)) is not None}
             if "accept_length" in self.serving:
-                self.accept_lengths.append(self.serving["accept_length"])
+                self.logged.append(self._logged(said.get("per_position", "")))
             self._become_ready(line.at)
         elif marker.event == "draining":
             self.draining_at = self.draining_at or line.at
@@ -173,6 +192,15 @@ class PhaseTracker:
         elif marker.event == "finished":
             self.finished_at = line.at
         return LineMeaning(moved=moved, began=began, says=marker.says)
+
+    def _logged(self, per_position: str) -> LoggedAcceptance:
+        """The acceptance in the line that was just taken in; of how many rounds, as far as it tells."""
+        shares = [number for part in per_position.split(",") if (number := _number(part)) is not None]
+        rounds = self.serving.get("running", 0) * self.table.life.log_rounds
+        if shares and "drafted" in self.serving:
+            rounds = self.serving["drafted"] / len(shares)
+        first = shares[0] if shares else None
+        return LoggedAcceptance(length=self.serving["accept_length"], rounds=int(rounds), first=first)
 
     def _role(self, marker: Marker, line: LogLine, groups: Mapping[str, str]) -> ModelRole | None:
         role = groups.get("role", marker.role)
@@ -208,7 +236,7 @@ class PhaseTracker:
         self.ready_at = self.draining_at = self.dying_at = self.finished_at = None
         self.core_died = self.self_killed = False
         self.serving = {}
-        self.accept_lengths.clear()
+        self.logged.clear()
         self._begin(self.first_phase, None, "", at)
 
     # ------------------------------------------------------------------ phases

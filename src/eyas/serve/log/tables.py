@@ -9,7 +9,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -36,6 +36,7 @@ class Life:
         self_kill: exit code 137 in words when it ended itself. core_death: exit code 0 in words when its core died.
         health_503: what a 503 of /health means in any phase; "" = while it starts, it is warming up.
         constant_health_s: a good /health that comes faster does not look at the engine; 0 = it never does more.
+        log_rounds: verify passes of one request between two of its lines about decoding.
         requests: pattern of the lines that serving prints, other than access logs.
     """
 
@@ -50,6 +51,7 @@ class Life:
     core_death: str = "the engine core died"
     health_503: str = ""
     constant_health_s: float = 0.0
+    log_rounds: int = 0
     requests: str = ""
 
 
@@ -59,13 +61,14 @@ class PhaseRule:
 
     Attributes:
         quiet_s: without any evidence of progress. busy_s: with only weak evidence (CPU, GPU utilisation).
-        strong: evidence that counts as progress in this phase, beyond the usual.
+        next: what to do where a log ends in it. strong: evidence that counts as progress in it, beyond the usual.
     """
 
     id: str
     title: str
     quiet_s: float
     busy_s: float
+    next: str = ""
     strong: frozenset[str] = frozenset()
 
 
@@ -83,6 +86,7 @@ class Marker:
     says: str = ""
     versions: str = ""
     restarts: bool = False
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

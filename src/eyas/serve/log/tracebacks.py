@@ -11,6 +11,8 @@ _CHAIN = re.compile(
     r"|The above exception was the direct cause of the following exception:)"
 )
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:: .*|:?)$")
+_NO_CAUSE = ("For further information visit", "Possible solutions", "Open an issue")
+_MAX_TOLD = 6  # further lines of an exception that are shown
 _MAX_LINES = 400
 _MAX_MESSAGE_LINES = 30
 
@@ -22,6 +24,7 @@ class Traceback:
     Attributes:
         label, pid: the process that printed it. number: log line where it begins.
         lines: everything, unprefixed. exceptions: the exception lines in order: the first is where it began.
+        details: the further lines of each exception's message.
         heading: the line that introduced it ("Scheduler hit an exception:", "WorkerProc failed to start.").
         level: as printed.
     """
@@ -32,6 +35,7 @@ class Traceback:
     at: float
     lines: list[str] = field(default_factory=list)
     exceptions: list[str] = field(default_factory=list)
+    details: list[list[str]] = field(default_factory=list)
     heading: str = ""
     level: str = ""
     in_message: bool = False
@@ -42,6 +46,11 @@ class Traceback:
     def is_logged_warning(self) -> bool:
         """Printed below ERROR: the program went on."""
         return self.level in ("DEBUG", "INFO", "WARNING")
+
+    def told(self, index: int) -> str:
+        """An exception with what its message says on further lines (pydantic and load_state_dict say why there)."""
+        more = [line for line in self.details[index] if line and not line.startswith(_NO_CAUSE)]
+        return " ".join([self.exceptions[index], *more[:_MAX_TOLD]])
 
     @property
     def text(self) -> str:
@@ -124,10 +133,12 @@ class TracebackReader:
         if not current.in_message and _EXCEPTION.match(message):
             current.in_message, current.message_lines = True, 0
             current.exceptions.append(message)
+            current.details.append([])
             current.lines.append(message)
             return True
         if current.in_message and current.message_lines < _MAX_MESSAGE_LINES:
             current.message_lines += 1
+            current.details[-1].append(message.strip())
             current.lines.append(message)
             return True
         return current.awaits_chain

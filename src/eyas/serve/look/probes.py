@@ -7,7 +7,7 @@ from eyas.contract.engines.registry import ENGINES
 from eyas.serve.facts.containment import Containment
 from eyas.serve.facts.evidence import Answer, ExitFacts, Identity, LogLife, LogLine, Observation, ProcessFacts
 from eyas.serve.facts.state import Engine
-from eyas.serve.log.log_tail import LogTail
+from eyas.serve.log.log_tail import LogStream, LogTail, open_log
 from eyas.serve.log.log_writers import LogWriters
 from eyas.serve.look.endpoints import BackgroundQuestion, Endpoints
 from eyas.serve.look.gpu_counters import GpuCounters
@@ -28,7 +28,7 @@ class LiveProbes:
     """Looks at one subject. Whatever is missing is named in `Observation.missing`."""
 
     subject: Subject
-    log: LogTail | None
+    log: LogTail | LogStream | None
     endpoints: Endpoints | None
     gpus: GpuCounters
     canary: "BackgroundQuestion[Answer] | None" = None
@@ -87,6 +87,9 @@ class LiveProbes:
 
     def _log(self, now: float) -> tuple[tuple[LogLine, ...], LogLife]:
         """What is new in the log; where nobody writes it, with its last line though that has no end."""
+        if isinstance(self.log, LogStream):
+            lines = self.log.read(now)
+            return lines, "over" if self.log.has_ended and self.subject.log_only else "written"
         if self.log is None or self.writers is None:
             return (self.log.read(now) if self.log is not None else ()), "written"
         lines = self.log.read(now, is_open=self.writers.is_open(now))
@@ -163,7 +166,7 @@ def live_probes(
     """
     return LiveProbes(
         subject=subject,
-        log=LogTail(subject.log, must_exist=subject.process is None) if subject.log is not None else None,
+        log=open_log(subject.log, must_exist=subject.process is None) if subject.log is not None else None,
         endpoints=Endpoints(subject.url, engine, version, api_key) if subject.url is not None else None,
         gpus=GpuCounters(),
         canary=BackgroundQuestion(canary, canary_every_s) if canary is not None else None,

@@ -48,7 +48,7 @@ def parse(text: str, *, url: str | None = None, log: Path | None = None) -> Subj
     """The subject that a command line means.
 
     Args:
-        text: "http://host:port" or "host:port", a PID, a log file, or a run folder.
+        text: "http://host:port" or "host:port", a PID, a log file or pipe, or a run folder.
         url, log: further evidence, given beside it.
 
     Raises:
@@ -65,6 +65,11 @@ def parse(text: str, *, url: str | None = None, log: Path | None = None) -> Subj
         return Subject(log=path / "engine.log", url=url)
     if path.is_file() or path.is_fifo():
         return Subject(log=path, url=url)
+    if text == "/dev/stdin":
+        why = "standard input is a terminal, or closed"
+        raise SubjectUnknown(
+            "there is no log on standard input", text, why, "pipe one in: journalctl -u llm | eyas watch -"
+        )
     host, colon, port = text.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         return Subject(url=_require_url(f"http://{host or '127.0.0.1'}:{port}"), log=log)

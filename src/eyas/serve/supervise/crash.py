@@ -117,7 +117,7 @@ class CrashReader:
         found = self._table.find_failure(root.messages) or self._table.find_failure(root.text)
         if found is not None:
             return _of_row(*found, where, exit_text, tuple(root.lines))
-        first, last = root.exceptions[0], root.exceptions[-1]
+        first, last = root.told(0), root.told(-1)
         why = f"it led to: {last[:300]}" if last != first else "eyas does not know this failure"
         do = "read the traceback from its end upwards; search the engine's issues for the exception's text"
         unknown = finding("crash-unknown", "fatal", first[:500], where, why, do)

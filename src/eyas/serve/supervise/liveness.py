@@ -6,13 +6,18 @@ rank is stuck (sglang#29144).
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from eyas.serve.facts.evidence import CounterFacts
 from eyas.serve.facts.state import Proof
+from eyas.serve.log.phases import LoggedAcceptance
 
 _MIN_ROUNDS = 200
-DEAD_ACCEPT_LENGTH = 1.05
+_MIN_LINES = 3
+NOTHING_ACCEPTED = 1.05  # accept length at or below which nothing is accepted
+BROKEN_FIRST_POSITION = 0.15  # below: broken plumbing, not a weak draft (healthy drafts: 0.55-0.75)
+_CHECK = "`eyas check DRAFT --target TARGET --for ENGINE==VERSION` says what the engine does with it"
 _BASELINE_ROUNDS = 1000
 _ALARM_SIGMAS = 4.0
 _ALARM_SHARE = 0.10  # of the accepted drafts: smaller drifts are what texts do
@@ -92,22 +97,11 @@ class AcceptanceWatch:
 
     def proof(self) -> Proof | None:
         """Enough rounds to say whether it speculates; None before that."""
-        length = self.accept_length
-        if length is None or self.rounds < _MIN_ROUNDS:
+        window = _between(self._first, self._last)
+        if window is None or self._first is None or self._last is None or self.rounds < _MIN_ROUNDS:
             return None
-        if length <= DEAD_ACCEPT_LENGTH:
-            return Proof(
-                ok=False,
-                text=f"accept length {length:.2f} over {self.rounds} rounds: nothing is accepted; `eyas check DRAFT`",
-                rounds=self.rounds,
-                accept_length=length,
-            )
-        return Proof(
-            ok=True,
-            text=f"accept length {length:.2f} over {self.rounds} rounds",
-            rounds=self.rounds,
-            accept_length=length,
-        )
+        first = (self._last.accepted_at[0] - self._first.accepted_at[0]) / window.rounds
+        return proof_of(1 + window.mean, self.rounds, first)
 
     def _judge(self) -> None:
         if self._baseline is None:
@@ -130,6 +124,37 @@ class AcceptanceWatch:
                 f"{1 + self._baseline.mean:.2f} before ({fall / error:.0f} standard errors); other texts, or a cache "
                 "fault (vllm#41838)"
             ]
+
+
+def proof_of(length: float, rounds: int, first: float | None, source: str = "") -> Proof:
+    """What an accept length over so many rounds says.
+
+    Args:
+        first: share of first drafts that are accepted, if known.
+        source: where the figure comes from, for a person; "" = the server's counters.
+    """
+    text = f"accept length {length:.2f} over {rounds or 'an unknown number of'} rounds{source and f' ({source})'}"
+    ok = length > NOTHING_ACCEPTED and (first is None or first >= BROKEN_FIRST_POSITION)
+    if length <= NOTHING_ACCEPTED:
+        text += f": nothing is accepted; {_CHECK}"
+    elif not ok:
+        text += f": only {first:.0%} of first drafts are accepted, which is broken plumbing, not a weak draft; {_CHECK}"
+    return Proof(ok=ok, text=text, rounds=rounds, accept_length=length)
+
+
+def logged_proof(lines: Sequence[LoggedAcceptance]) -> Proof | None:
+    """What the engine's own lines say of acceptance; None where they say nothing."""
+    if not lines:
+        return None
+    rounds = sum(line.rounds for line in lines)
+    weights = [line.rounds if rounds else 1 for line in lines]
+    length = sum(w * line.length for w, line in zip(weights, lines, strict=True)) / sum(weights)
+    told = [(w, line.first) for w, line in zip(weights, lines, strict=True) if line.first is not None and w]
+    first = sum(w * share for w, share in told) / sum(w for w, _ in told) if told else None
+    proof = proof_of(length, rounds, first, "its log")
+    if proof.ok or rounds >= _MIN_ROUNDS or len(lines) >= _MIN_LINES:
+        return proof
+    return replace(proof, ok=True, text=f"accept length {length:.2f} (its log): too few rounds to judge")
 
 
 def _rounds(a: CounterFacts, b: CounterFacts | None) -> float:

@@ -63,6 +63,8 @@ def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
         return None
     state = StateName.WARMING_UP if tracker.current.id == "warm-up" else StateName.STARTING
     reason = f"the log ends in the midst of the start: {title} ({end}); whether the server died there, it does not tell"
+    following = tracker.table.phases[tracker.current.id].next
+    reason += f"; next: {following}" if following else ""
     return Assessment(state=state, reason=reason)
 
 

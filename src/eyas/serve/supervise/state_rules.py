@@ -7,6 +7,7 @@ A phase has a budget without progress, not a time limit: whoever still moves is 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from eyas.contract.engines.registry import ENGINES
 from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, Observation
 from eyas.serve.facts.state import Assessment, Engine, StateName
 from eyas.serve.log.phases import PhaseTracker
@@ -32,6 +33,8 @@ _STRONG = frozenset(
 )
 _WEAK = frozenset({"cpu", "gpu-util"})
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
+_SILENT_PORT_S = 60.0  # SGLang answers /health after 20 s at the latest, vLLM at once
+_HOSTS = ("python", "pypy", "bash", "sh", "docker", "containerd", "tini", "srun", "ray", "torchrun", "mpirun", "uv")
 _NO_HTTP_S = 5.0  # a server that is just opening its port may drop a connection
 _NO_ENGINE = "no engine that eyas knows answers so; is the port right?"
 
@@ -73,6 +76,7 @@ class StateRules:
     _frozen_since: float | None = None
     _sick_since: float | None = None
     _odd_since: float | None = None
+    _silent_since: float | None = None
     _tokens: TokenProgress = field(default_factory=TokenProgress)
     _no_tokens_s: float = 0.0
     _tokens_at: float = 0.0
@@ -311,6 +315,13 @@ class StateRules:
                 state=StateName.UNREACHABLE,
                 reason="nothing listens there; without a process or a log, starting and dead look the same",
             )
+        silent = self._silent_port(seen)
+        if silent is not None and seen.processes is None and not self.last_moves.get("log"):
+            return silent
+        if self._is_other_program(seen):
+            names = sorted({p.name for p in seen.processes or ()})[:4]
+            reason = f"{', '.join(names)}: not an engine that eyas knows, and nothing of one in its processes"
+            return Assessment(state=StateName.NO_ENGINE, reason=reason)
         odd = self._odd_answer(seen)
         if odd and nobody and self._is_foreign(seen):
             return Assessment(state=StateName.NO_ENGINE, reason=f"{odd}: {_NO_ENGINE}")
@@ -324,6 +335,26 @@ class StateRules:
                 suspects_stall=True,
             )
         return Assessment(state=state, reason=odd or self._latest_move(seen.at))
+
+    def _silent_port(self, seen: Observation) -> Assessment | None:
+        """It accepts connections and has not answered for longer than any start keeps /health waiting."""
+        health = self._health(seen)
+        is_silent = seen.port == "open" and (health is None or health.failure == "timeout")
+        self._silent_since = (self._silent_since or seen.at) if is_silent else None
+        silent_s = seen.at - self._silent_since if self._silent_since is not None else 0.0
+        if silent_s < _SILENT_PORT_S * self.patience.scale:
+            return None
+        why = f"its port accepts connections, and /health has not answered for {silent_s:.0f} s"
+        return Assessment(state=StateName.STALLED, reason=why, suspects_stall=True)
+
+    def _is_other_program(self, seen: Observation) -> bool:
+        """A process that was named and is not an engine's: not Python, no engine's title, no line, no answer."""
+        if not seen.processes or self.engine != "unknown" or self.tracker.knows_a_line or seen.endpoints:
+            return False
+        titles = [p.title.lower() for p in seen.processes]
+        engines = any(name.replace("-", "") in title.replace("-", "") for title in titles for name in ENGINES)
+        labelled = any(p.label not in ("", "main") for p in seen.processes)
+        return not engines and not labelled and not any(p.name.startswith(_HOSTS) for p in seen.processes)
 
     def _is_url_alone(self, seen: Observation) -> bool:
         """No process and no line of a log vouches for what answers there, not even for what answered before."""

@@ -39,7 +39,7 @@ from eyas.serve.log.tables import engine_of_line, table_for
 from eyas.serve.look.stacks import StackTaker
 from eyas.serve.supervise.crash import CrashReader
 from eyas.serve.supervise.journal import Journal
-from eyas.serve.supervise.liveness import DEAD_ACCEPT_LENGTH, AcceptanceWatch
+from eyas.serve.supervise.liveness import AcceptanceWatch, logged_proof
 from eyas.serve.supervise.phase_times import PhaseMemory, PhaseTimes, StartKey
 from eyas.serve.supervise.stall import StallContext, StallWatch
 from eyas.serve.supervise.state_rules import Patience, StateRules
@@ -47,15 +47,11 @@ from eyas.talk import seconds
 
 _PROGRESS_EVENT_S = 5.0
 _NAP_S = 1.0
+_RANK_NOT_LOADED = "rank-not-loaded"
 _EARLY_LINES = 500
 _LONGEST_SILENT_LAUNCH_S = 600.0
 _DONE = ": done, going on"
 _NO_PROOF = "speculation does not work"
-_MIN_LOGGED = 3
-_LOG_SAYS_DEAD = (
-    f"its log gives accept length {DEAD_ACCEPT_LENGTH} or less, {_MIN_LOGGED} times and more in a row: nothing is "
-    "accepted; `eyas check DRAFT` says what the engine does with it"
-)
 
 
 @dataclass(slots=True)
@@ -206,6 +202,11 @@ class Supervisor:
     def log_is_over(self) -> bool:
         """Only a log is known and nobody writes it: nothing more will be seen."""
         return self._seen is not None and self._seen.log_life != "written"
+
+    @property
+    def was_ready(self) -> bool:
+        """It is, or its log tells that it once was."""
+        return self._tracker.ready_at is not None
 
     @property
     def last(self) -> Snapshot | None:
@@ -366,10 +367,11 @@ class Supervisor:
             state, reason = StateName.PROVEN, f"{reason}; {proof.text}"
         elif state is StateName.READY and proof is not None:
             self.journal.warn(proof.text, at=seen.at, key=_NO_PROOF)  # its figures change at every look
+        logged = logged_proof(self._tracker.logged) if self._proof is None else None
         if proof is not None and proof.ok:
             self.journal.withdraw(_NO_PROOF)
-        elif self._logs_dead_draft():
-            self.journal.warn(_LOG_SAYS_DEAD, at=self._rules.last_line_at or seen.at)
+        elif proof is None and logged is not None and not logged.ok:
+            self.journal.warn(logged.text, at=self._rules.last_line_at or seen.at, key=_NO_PROOF)
         stall = self._stall.stall if state is StateName.STALLED else None
         at, is_starting = self._told_at(seen.at), state in (StateName.STARTING, StateName.WARMING_UP)
         return Snapshot(
@@ -383,7 +385,7 @@ class Supervisor:
             ready_eta_s=self._times.ready_eta_s(self._tracker.current, at) if is_starting else None,
             cause=self._cause(seen) if state is StateName.CRASHED or self._has_told_cause() else None,
             stall=stall,
-            proof=proof,
+            proof=proof or logged,
             ranks=tuple(map(_rank_view, seen.processes or ())),
             gpus=_gpu_views(seen.gpus or ()),
             endpoints={path: str(answer) for path, answer in seen.endpoints.items()},
@@ -395,17 +397,17 @@ class Supervisor:
         """It has not ended yet, but why it will is known."""
         return self._tracker.core_died and self._crash.has_evidence
 
-    def _logs_dead_draft(self) -> bool:
-        """The engine's own figures in its log, where nothing better is at hand."""
-        lengths = self._tracker.accept_lengths
-        return self._proof is None and len(lengths) >= _MIN_LOGGED and max(lengths) <= DEAD_ACCEPT_LENGTH
-
     def _cause(self, seen: Observation) -> Cause:
         title = self._tracker.title_of(self._tracker.current)
         phase = f"after {title.removesuffix(_DONE)}" if title.endswith(_DONE) else f"while {title}"
-        return self._crash.cause(
+        cause = self._crash.cause(
             seen.exit, phase=phase, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
         )
+        loaded = self._tracker.ranks_after("weights")
+        if cause.diagnostic.code == _RANK_NOT_LOADED and loaded:
+            why = f"{cause.diagnostic.why}; finished, by this log: {', '.join(loaded)}"
+            return replace(cause, diagnostic=replace(cause.diagnostic, why=why))
+        return cause
 
     def _phase_view(self, now: float) -> PhaseView:
         run, at = self._tracker.current, self._told_at(now)

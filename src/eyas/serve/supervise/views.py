@@ -162,6 +162,11 @@ def final_text(snapshot: Snapshot, *, where: str = "") -> str:
         lines += [f"  = exit code {cause.exit_text}"] if cause.exit_text else []
     if snapshot.stall is not None:
         lines += _stall_lines(snapshot)
+    phase = snapshot.phase
+    if phase is not None and snapshot.state is not StateName.UNREACHABLE:
+        lines.append(f"phase: {phase.title}, {seconds(phase.elapsed_s)}")
+        lines[-1] += f"; quiet for {seconds(phase.quiet_s)} of {seconds(phase.budget_s)}" if phase.quiet_s >= 10 else ""
+        lines += [f"last line: {snapshot.last_line[:300]}"] if snapshot.last_line else []
     lines += [f"speculation: {snapshot.proof.text}"] if snapshot.proof is not None else []
     lines += [f"warning: {warning}" for warning in snapshot.warnings]
     lines += [f"run folder: {where}"] if where else []

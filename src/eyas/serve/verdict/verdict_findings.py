@@ -6,11 +6,10 @@ from pathlib import Path
 
 from eyas.decode.accept_length import Acceptance
 from eyas.diagnostic import Diagnostic, Severity
+from eyas.serve.supervise.liveness import BROKEN_FIRST_POSITION, NOTHING_ACCEPTED
 from eyas.serve.verdict.canary_run import CanaryOptions, RankResult
 from eyas.serve.verdict.losslessness import ExpectedAnswer, Losslessness
 
-NOTHING_ACCEPTED = 1.05  # accept length at or below which nothing is accepted
-BROKEN_FIRST_POSITION = 0.15  # below: broken plumbing, not a weak draft (healthy drafts: 0.55-0.75)
 _COLLAPSED = 0.35  # conditional acceptance of draft 2 over that of draft 1
 
 
