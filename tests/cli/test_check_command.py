@@ -74,7 +74,7 @@ def test_fail_on_moves_the_threshold(tmp_path, target):
     draft = _draft("aux-plus-one", tmp_path)
     command = ["check", str(draft), "--target", str(target), "--for", "sglang==0.5.23"]
 
-    assert main(command) == 0
+    assert main([*command, "--fail-on", "fatal"]) == 0
     assert main([*command, "--fail-on", "warning"]) == 1
 
 
@@ -204,3 +204,28 @@ def test_findings_of_one_cause_are_one_block_and_all_in_json(tmp_path, target, c
     assert "20 errors" in captured.err
     findings = json.loads(captured.out.splitlines()[-1])["findings"]
     assert sum(f["code"] == "tensor-unknown" for f in findings) == 20
+
+
+@pytest.mark.parametrize(
+    ("row", "keys", "engine"),
+    [
+        ("aux-plus-one", {}, "sglang==0.5.23"),
+        ("intact", {"rope_theta": None, "rope_parameters": {"rope_theta": 1e5}}, "sglang==0.5.9"),
+        ("intact", {"sliding_window": 64, "layer_types": ["sliding_attention"]}, "sglang==0.5.9"),
+    ],
+)
+def test_a_silent_damage_exits_1_however_mild(tmp_path, target, capsys, row, keys, engine):
+    draft = damage_matrix.build(row)
+    draft.config = {k: v for k, v in (draft.config | keys).items() if v is not None}
+    folder = damage_matrix.write(draft, tmp_path / "draft")
+    words = ["check", str(folder), "--target", str(target), "--for", engine, "--json"]
+
+    codes = [main(words), main([*words, "--fail-on", "fatal"])]
+
+    document = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert (document["engines"][engine]["verdict"], document["engines"][engine]["severity"]) == (
+        "silent-damage",
+        "mild",
+    )
+    assert document["ok"] is False
+    assert codes == [1, 0]

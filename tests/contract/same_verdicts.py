@@ -61,14 +61,35 @@ def all_documents() -> dict[str, Any]:
     return found
 
 
+def comparable(found: dict[str, Any]) -> dict[str, Any]:
+    """A document without what has changed on purpose since it was recorded.
+
+    Start, load and capture are judged independently: an engine that does not start still says what would be lost. A
+    silent damage exits 1 even when it is mild.
+    """
+    engines = {}
+    for label, ledger in found["engines"].items():
+        later = {"stages", "other_runner"}
+        if ledger["verdict"] in ("crash", "refuses"):
+            later |= {"reasons", "dropped", "unfilled", "overwritten", "ignored_keys", "tensors", "parameters", "keys"}
+            later |= {"worst", "launch_withheld", "source"}
+        kept = {key: value for key, value in ledger.items() if key not in later}
+        for reason in kept.get("reasons", ()):
+            reason.pop("stage", None)
+        engines[label] = kept
+    stopped = any(ledger["verdict"] in ("crash", "refuses") for ledger in engines.values())
+    changed = {"engines", "exit", "ok"} | ({"findings", "worst"} if stopped else set())
+    return {key: value for key, value in found.items() if key not in changed} | {"engines": engines}
+
+
 if __name__ == "__main__":
     what, file = sys.argv[1:3]
     now = all_documents()
     if what == "write":
         Path(file).write_text(json.dumps(now))
         sys.exit(0)
-    before = json.loads(Path(file).read_text())
-    now = json.loads(json.dumps(now))
+    before = {name: comparable(found) for name, found in json.loads(Path(file).read_text()).items()}
+    now = {name: comparable(found) for name, found in json.loads(json.dumps(now)).items()}
     differ = [name for name in before if before[name] != now.get(name)]
     for name in differ:
         print("differs:", name)

@@ -24,6 +24,7 @@ _WORDS = {
     "crash": "CRASH: fails while loading or at the first forward pass",
     "refuses": "REFUSED: the engine does not take this draft",
 }
+_SHORT = {"silent-damage": "SILENT DAMAGE", "crash": "CRASH", "refuses": "REFUSED"}
 _ALONE = "ok by itself: loads; the target is unknown, so whether they fit is not judged (give --target)"
 _PLURAL_OF = {"fatal": "fatal", "error": "errors", "warning": "warnings", "note": "notes"}
 _SHOWN = 12  # names of one block; --json has all
@@ -55,6 +56,13 @@ def _verdict(label: str, ledger: Ledger, other: Ledger | None, *, alone: bool) -
     words = _ALONE if alone and ledger.is_healthy else _WORDS[ledger.verdict]
     lines = [f"{label:<22} {words}{severity}{aux}"]
     lines.append(f"{'':<22} rules of {ledger.engine.rules}{runner}, {ledger.grade}: {ledger.source}")
+    faulty = [f"{stage} {_SHORT[v]}{f' ({s})' if s else ''}" for stage, (v, s) in ledger.stages.items() if v != "ok"]
+    if len(faulty) > 1:
+        lines.append(f"{'':<22} each by itself: {'; '.join(faulty)}")
+    if not ledger.starts and ledger.dropped:
+        lost = counted(len(ledger.dropped), "tensor is", "tensors are")
+        shown = [*ledger.dropped[:_SHOWN], *(["..."] if len(ledger.dropped) > _SHOWN else [])]
+        lines.append(f"{'':<22} once it starts, {lost} dropped: {', '.join(shown)}")
     if other is not None and (other.verdict, other.aux) != (ledger.verdict, ledger.aux):
         taps = f", boundaries {list(other.aux)}" if other.aux else ""
         lines.append(f"{'':<22} on the {other.runner} runner: {other.verdict}{taps}")

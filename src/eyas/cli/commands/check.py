@@ -86,6 +86,9 @@ def check(
     report = run_check(read_checkpoint(draft), read_target, engines, options)
     worst = report.worst()
     failed = worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on)
+    # a damaged draft is never good, however mild the damage
+    is_damaged = any(found.verdict == "silent-damage" for found in report.ledgers.values())
+    failed = failed or (is_damaged and SEVERITIES.index(fail_on) <= SEVERITIES.index("error"))
     from eyas.cli.check_text import check_text, predictions_text
 
     predictions = None

@@ -15,6 +15,7 @@ from eyas.talk import counted
 _FATAL_WHEN_UNFILLED = ("lm_head.weight", "model.fc.weight", "model.embed_tokens.weight")
 # such a switch costs something only through its tensors
 _BIAS_KEYS = ("attention_bias", "mlp_bias", "bias")
+_FUSED = {"qkv_proj": "qkv", "gate_up_proj": ("gate", "up")}
 _MAPS = ("hot_token_id", "draft_id_to_target_id")
 # left over from training (speculators): the draft does not need them
 _TRAINING_ONLY = ("verifier_norm.", "verifier_lm_head.")
@@ -38,8 +39,10 @@ def _damage(
 def parameter_reasons(
     rules: LoadRules, config: SeenConfig, parameters: Sequence[ParameterEntry], loaded: Loaded, where: str
 ) -> list[Reason]:
-    """Reasons for parameters that no tensor fills."""
-    lost = [p for p in parameters if p.state not in ("filled", "target") and not _is_harmless(p)]
+    """Reasons for parameters that no tensor fills. One whose tensor makes the loader raise has its reason there."""
+    lost = [p for p in parameters if p.state not in ("filled", "target", "crash") and not _is_harmless(p)]
+    meant = {_leaf(e.name) for e in loaded.entries if e.fate == "crash" and e.parameter is None}
+    lost = [p for p in lost if not meant.intersection(_leaves(p))]
     found: list[Reason] = []
     if vocabulary := [p for p in lost if p.name in _MAPS]:
         found.append(_no_map(config, vocabulary[0], where))
@@ -55,6 +58,16 @@ def parameter_reasons(
         if names:
             found.append(_resized(names, kind, where))
     return found
+
+
+def _leaf(name: str) -> str:
+    return ".".join(name.split(".")[-2:])
+
+
+def _leaves(parameter: ParameterEntry) -> set[str]:
+    """Ends of the tensor names that could fill it: of a fused one, those of its parts."""
+    leaf = _leaf(parameter.name)
+    return {leaf} | {leaf.replace(whole, f"{part}_proj") for whole, parts in _FUSED.items() for part in parts}
 
 
 def _is_harmless(parameter: ParameterEntry) -> bool:
@@ -197,7 +210,7 @@ def map_reasons(
     d2t, t2d = maps.get("d2t"), maps.get("t2d")
     if d2t is None or rules.map_parameter not in loaded.filled:
         return []
-    fault = vocab_map_fault(d2t, t2d, config.draft_vocab, config.size("vocab_size"))
+    fault = vocab_map_fault(d2t, t2d, config.size("draft_vocab_size") or d2t.length, config.size("vocab_size"))
     if fault is None:
         return []
     return [

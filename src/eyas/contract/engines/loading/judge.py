@@ -7,7 +7,7 @@ from eyas.contract.engines.loading.aux_states import aux_reasons
 from eyas.contract.engines.loading.config_reasons import position_reasons, start_reasons
 from eyas.contract.engines.loading.damage import key_reasons, map_reasons, parameter_reasons, tensor_reasons
 from eyas.contract.engines.loading.key_fates import key_fates
-from eyas.contract.engines.loading.ledger import Ledger, ParameterEntry, Reason, TensorEntry, reason, verdict_of
+from eyas.contract.engines.loading.ledger import Ledger, ParameterEntry, Reason, Stage, TensorEntry, reason, verdict_of
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded, load_tensors
 from eyas.contract.engines.loading.runtime_parameters import Parameter, num_aux_states, runtime_parameters
@@ -20,6 +20,9 @@ from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.files.checkpoint import Checkpoint, IntMap
 from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
+from eyas.talk import counted
+
+_SHOWN = 8  # messages of a crash beyond the first; its items name all tensors
 
 
 def judge(
@@ -42,7 +45,8 @@ def judge(
     where, known = draft.where, engine_named(engine.engine)
     loading = known.loading
     selection = loading.select(engine, draft.config, where, algorithm)
-    if selection.rules is None or selection.config is None:
+    # a draft that eyas cannot read is not judged by the rules of a class that it may not be meant for
+    if selection.rules is None or selection.config is None or (selection.reasons and reading is None):
         return _without_rules(engine, runner, selection)
     rules, config = selection.rules, selection.config
     hook = target_hook(loading.hooks, engine, target.architectures if target else ())
@@ -67,33 +71,40 @@ def judge(
         algorithm=algorithm,
     )
     transformers = known.releases.of(engine.rules).transformers
-    reasons = [
-        *start_reasons(rules, config, where, _head_rows(draft), _deeper_since(loading, rules)),
-        *_hook_reasons(loading, engine, hook, where),
-        *_crash(loaded, where),
-        *parameter_reasons(rules, config, entries, loaded, where),
-        *tensor_reasons(rules, tensors, loaded, where),
-        *map_reasons(rules, config, _int_maps(draft), loaded, where),
-        *key_reasons(rules, config, keys, where),
-        *aux_reasons(via, capture, hook, reading, target, num_aux, config, where, remedy),
-        *position_reasons(engine, rules, config, reading, transformers, where),
-        *loading.own_reasons(state),
-    ]
+    found: dict[Stage, list[Reason]] = {
+        "start": [
+            *selection.reasons,
+            *start_reasons(rules, config, where, _head_rows(draft), _deeper_since(loading, rules)),
+        ],
+        "load": [
+            *_crash(loaded, where),
+            *parameter_reasons(rules, config, entries, loaded, where),
+            *tensor_reasons(rules, tensors, loaded, where),
+            *map_reasons(rules, config, _int_maps(draft), loaded, where),
+            *key_reasons(rules, config, keys, where),
+            *position_reasons(engine, rules, config, reading, transformers, where),
+            *loading.own_reasons(state),
+        ],
+        "capture": [
+            *_hook_reasons(loading, engine, hook, where),
+            *aux_reasons(via, capture, hook, reading, target, num_aux, config, where, remedy),
+        ],
+    }
+    reasons = tuple(replace(reason, stage=stage) for stage, part in found.items() for reason in part)
     verdict, severity = verdict_of(reasons)
-    starts = verdict in ("ok", "silent-damage")
     return Ledger(
         engine=engine,
         runner=runner,
         draft_class=selection.class_name,
         verdict=verdict,
         severity=severity,
-        reasons=tuple(r for r in reasons if starts or r.verdict in ("refuses", "crash")),
+        reasons=reasons,
         tensors=tensors,
         parameters=entries,
         keys=keys,
-        aux=capture.boundaries if starts else None,
-        source=rules.source,
-        grade=engine.grade,
+        aux=capture.boundaries if verdict in ("ok", "silent-damage") else None,
+        source=_registry_source(engine) if selection.reasons else rules.source,
+        grade=_registry_grade(engine) if selection.reasons else engine.grade,
     )
 
 
@@ -103,6 +114,7 @@ def _hook_reasons(loading: Loading, engine: EngineVersion, hook: TargetHook, whe
     if fault is None:
         return []
     verdict, what, why = fault
+    patched = "if yours is patched, go by the other findings: they hold as soon as the target can be tapped"
     if hook.first and at_least(engine.rules, hook.first):
         do = "no later version in the table has it again; choose another engine"
     elif hook.first:
@@ -114,10 +126,10 @@ def _hook_reasons(loading: Loading, engine: EngineVersion, hook: TargetHook, whe
         reason(
             code="target-hook-missing",
             verdict=verdict,
-            what=what,
+            what=f"{what} as released",
             where=place,
             why=why,
-            do=do,
+            do=(do, patched),
             items=(hook.architecture,),
         )
     ]
@@ -137,14 +149,22 @@ def _without_rules(engine: EngineVersion, runner: str | None, selection: Selecti
         draft_class=selection.class_name,
         verdict=verdict,
         severity=severity,
-        reasons=selection.reasons,
+        reasons=tuple(replace(found, stage="start") for found in selection.reasons),
         tensors=(),
         parameters=(),
         keys=(),
         aux=None,
-        source=f"{engine.engine} {engine.rules} model registry and config classes",
-        grade="read" if engine.grade != "inferred" else "inferred",
+        source=_registry_source(engine),
+        grade=_registry_grade(engine),
     )
+
+
+def _registry_source(engine: EngineVersion) -> str:
+    return f"{engine.engine} {engine.rules} model registry and config classes"
+
+
+def _registry_grade(engine: EngineVersion) -> str:
+    return "inferred" if engine.grade == "inferred" else "read"  # no loader was run over a refusal
 
 
 def _map_exists(rules: LoadRules, config: SeenConfig, target: TargetSpec | None) -> bool:
@@ -162,18 +182,22 @@ def _int_maps(draft: Checkpoint) -> Mapping[str, IntMap]:
 
 
 def _crash(loaded: Loaded, where: str) -> list[Reason]:
-    if loaded.crash is None:
+    """One reason for all tensors that the loader raises at; it stops at the first of them."""
+    if not loaded.crashes:
         return []
-    name, message = loaded.crash
+    (name, message), *more = loaded.crashes
+    others = f" and {counted(len(more), 'more')}" if more else ""
+    messages = [message, *(f"{other}: {said}" for other, said in more[:_SHOWN])]
+    left = [f"and {len(more) - _SHOWN} more"] if len(more) > _SHOWN else []
     return [
         reason(
             code="loader-crash",
             verdict="crash",
-            what=f"the loader raises at {name}",
+            what=f"the loader raises at {name}{others}",
             where=f"{where}: {name}",
-            why=message,
+            why="; then ".join([*messages, *left]),
             do="export the tensor as the class expects it, or correct the config key that sizes or enables it",
-            items=(name,),
+            items=tuple(tensor for tensor, _ in loaded.crashes),
         )
     ]
 
@@ -184,11 +208,12 @@ def _parameter_entries(
     entries = [_parameter_entry(p, loaded.filled.get(p.name, {}), loaded) for p in parameters.values()]
     if config.draft_vocab < config.size("vocab_size") or rules.map_parameter in loaded.filled:
         filled = loaded.filled.get(rules.map_parameter, {})
+        raised = any(e.fate == "crash" and "d2t" in e.name for e in loaded.entries)
         entries.append(
             ParameterEntry(
                 name=rules.map_parameter,
                 shape=(config.draft_vocab,),
-                state="filled" if filled else "zeros" if rules.map_is_parameter else "absent",
+                state="filled" if filled else "crash" if raised else "zeros" if rules.map_is_parameter else "absent",
                 sources=tuple(filled.values()),
                 remark="" if filled else "draft ids are taken for target ids",
             )
@@ -200,6 +225,8 @@ def _parameter_entry(parameter: Parameter, filled: Mapping[str, str], loaded: Lo
     entry = ParameterEntry(
         name=parameter.name, shape=parameter.shape, state=parameter.initial, sources=tuple(filled.values())
     )
+    if any(e.fate == "crash" and e.parameter == parameter.name for e in loaded.entries):
+        return replace(entry, state="crash")
     if not filled:
         return entry
     missing = [s for s, _ in parameter.shards if s not in filled] if "" not in filled else []

@@ -14,10 +14,12 @@ from eyas.diagnostic import Diagnostic, Remedies, Severity
 TensorFate = Literal["used", "shared", "overwritten", "by-design", "dropped", "crash"]
 # What a runtime parameter holds when the engine starts to serve.
 # unused = built, but never applied by this class.
-ParameterState = Literal["filled", "partly", "ones", "zeros", "uninitialised", "target", "absent", "unused"]
+ParameterState = Literal["filled", "partly", "ones", "zeros", "uninitialised", "target", "absent", "unused", "crash"]
 KeyFate = Literal["read", "inert", "ignored", "unknown", "crash"]
 Verdict = Literal["ok", "silent-damage", "crash", "refuses"]
 DamageSeverity = Literal["mild", "severe", "fatal"]
+# What a reason is about, judged independently: the class's constructor, loading the weights, the target's states.
+Stage = Literal["start", "load", "capture"]
 
 _SEVERITY: Mapping[DamageSeverity, Severity] = {"mild": "warning", "severe": "error", "fatal": "fatal"}
 _DAMAGE_ORDER: tuple[DamageSeverity, ...] = ("mild", "severe", "fatal")
@@ -47,7 +49,8 @@ class ParameterEntry:
 
     Attributes:
         state: filled = by checkpoint tensors; partly = a fused parameter with a shard missing (the rest holds
-            whatever memory held) or padded; ones / zeros / uninitialised = as constructed; target = the target's.
+            whatever memory held) or padded; ones / zeros / uninitialised = as constructed; target = the target's;
+            crash = the loader raises at its tensor.
         sources: checkpoint tensors that fill it.
         remark: which shards are missing, and the like.
     """
@@ -74,12 +77,14 @@ class Reason:
 
     Attributes:
         severity: what it costs; None for a crash or refusal.
+        stage: what it is about.
         diagnostic: the cause; its `items` are the tensors, parameters or keys concerned.
     """
 
     verdict: Verdict
     severity: DamageSeverity | None
     diagnostic: Diagnostic
+    stage: Stage = "load"
 
     @property
     def code(self) -> str:
@@ -90,9 +95,8 @@ class Reason:
         """The reason as a JSON object (docs/check-schema.md)."""
         found = self.diagnostic
         words = {"what": found.what, "where": found.where, "why": found.why, "do": found.advice}
-        return {
-            "code": found.code, "verdict": self.verdict, "severity": self.severity, **words, "items": list(found.items)
-        }  # fmt: skip
+        kind = {"code": found.code, "verdict": self.verdict, "severity": self.severity, "stage": self.stage}
+        return {**kind, **words, "items": list(found.items)}
 
 
 def reason(
@@ -141,34 +145,40 @@ class Ledger:
 
     @property
     def starts(self) -> bool:
-        """The engine gets as far as serving. Where it does not, nothing is dropped, unfilled or ignored."""
+        """The engine gets as far as serving."""
         return self.verdict in ("ok", "silent-damage")
 
     @property
     def dropped(self) -> tuple[str, ...]:
         """Checkpoint tensors whose values are lost."""
-        return tuple(t.name for t in self.tensors if t.fate == "dropped") if self.starts else ()
+        return tuple(t.name for t in self.tensors if t.fate == "dropped")
 
     @property
     def unfilled(self) -> tuple[str, ...]:
         """Runtime parameters that no checkpoint tensor (and no target) fills, in whole or in part."""
-        held = ("filled", "target", "unused")
-        return tuple(p.name for p in self.parameters if p.state not in held) if self.starts else ()
+        held = ("filled", "target", "unused", "crash")
+        return tuple(p.name for p in self.parameters if p.state not in held)
 
     @property
     def overwritten(self) -> tuple[str, ...]:
         """Checkpoint tensors replaced by the target's by design."""
-        return tuple(t.name for t in self.tensors if t.fate == "overwritten") if self.starts else ()
+        return tuple(t.name for t in self.tensors if t.fate == "overwritten")
 
     @property
     def ignored_keys(self) -> tuple[str, ...]:
         """Config keys that change the function and that this engine does not read."""
-        return tuple(k.key for k in self.keys if k.fate == "ignored") if self.starts else ()
+        return tuple(k.key for k in self.keys if k.fate == "ignored")
 
     @property
     def is_healthy(self) -> bool:
         """It starts and serves the function that was trained."""
         return self.verdict == "ok"
+
+    @property
+    def stages(self) -> dict[Stage, tuple[Verdict, DamageSeverity | None]]:
+        """Verdict and severity of each stage by itself: what a later one would be if the earlier were mended."""
+        parts: tuple[Stage, ...] = ("start", "load", "capture")
+        return {stage: verdict_of([r for r in self.reasons if r.stage == stage]) for stage in parts}
 
     def as_document(self) -> dict[str, Any]:
         """The ledger as a JSON object (docs/check-schema.md)."""
@@ -179,6 +189,7 @@ class Ledger:
             "draft_class": self.draft_class,
             "verdict": self.verdict,
             "severity": self.severity,
+            "stages": {stage: {"verdict": v, "severity": s} for stage, (v, s) in self.stages.items()},
             "reasons": [r.as_document() for r in self.reasons],
             "dropped": list(self.dropped),
             "unfilled": list(self.unfilled),

@@ -24,14 +24,14 @@ class Loaded:
     Attributes:
         entries: one per checkpoint tensor, in the order of the checkpoint.
         filled: parameter -> {shard name ("" = whole): tensor} that was written.
-        crash: (tensor, message) of the first exception, None if there was none.
+        crashes: (tensor, message) of each exception; a loader stops at the first.
         cut, padded: tensors whose values were cut off or filled up with zeros: name -> remark.
         unscaled: quantised values that went into a plain parameter without their scale.
     """
 
     entries: tuple[TensorEntry, ...]
     filled: Mapping[str, Mapping[str, str]]
-    crash: tuple[str, str] | None = None
+    crashes: tuple[tuple[str, str], ...] = ()
     cut: Mapping[str, str] = field(default_factory=dict)
     padded: Mapping[str, str] = field(default_factory=dict)
     unscaled: tuple[str, ...] = ()
@@ -39,6 +39,10 @@ class Loaded:
 
 class _LoaderRaises(Exception):
     """The engine's loader would raise here; caught inside this module."""
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 def load_tensors(
@@ -52,18 +56,18 @@ def load_tensors(
     """
     loader = _Pass(rules, config, parameters, map_exists)
     entries: list[TensorEntry] = []
-    crash: tuple[str, str] | None = None
+    crashes: list[tuple[str, str]] = []
     for name, info in draft.tensors.items():
         try:
             entry = loader.load(name, info)
         except _LoaderRaises as error:
-            entry = TensorEntry(name=name, fate="crash", remark=str(error))
-            crash = crash or (name, str(error))
+            entry = TensorEntry(name=name, fate="crash", parameter=error.parameter, remark=str(error))
+            crashes.append((name, str(error)))
         entries.append(entry)
     return Loaded(
         entries=tuple(loader.unpaired(e) for e in entries),
         filled=loader.filled,
-        crash=crash,
+        crashes=tuple(crashes),
         cut=loader.cut,
         padded=loader.padded,
         unscaled=tuple(loader.unscaled),
@@ -128,7 +132,7 @@ class _Pass:
             if name != "d2t":
                 raise _LoaderRaises(f"There is no module or parameter named '{name.replace('d2t', target)}'")
             if info.shape != (entries,):
-                raise _LoaderRaises(f"{target} has {entries} entries, d2t {list(info.shape)}")
+                raise _LoaderRaises(f"{target} has {entries} entries, d2t {list(info.shape)}", target)
         self.filled.setdefault(target, {})[""] = name
         return TensorEntry(name=name, fate="used", parameter=target, remark="offsets: target id = i + d2t[i]")
 
@@ -216,7 +220,8 @@ class _Pass:
         is_sharded = axis is not None and len(shape) == len(expected) and differing == [axis]
         is_long = is_sharded and axis is not None and shape[axis] > expected[axis]
         if axis is None or not is_sharded or not (self.rules.cuts_long if is_long else parameter.pads):
-            raise _LoaderRaises(f"{parameter.name} takes {list(expected)}, the tensor is {list(shape)}")
+            message = f"{parameter.name} takes {list(expected)}, the tensor is {list(shape)}"
+            raise _LoaderRaises(message, parameter.name)
         unit = "rows" if axis == 0 else "columns"
         if is_long:
             self.cut[name] = f"{unit} {expected[axis]}..{shape[axis] - 1} cut off in silence"

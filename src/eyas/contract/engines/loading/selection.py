@@ -20,7 +20,8 @@ class Selection:
     """What the config selects.
 
     Attributes:
-        rules: load rules of the class; None when the engine does not come that far.
+        rules: load rules of the class; with `reasons`, of the class that the draft is meant for; None where that
+            cannot be told.
         config: as that class sees it.
         reasons: why it is refused or crashes before the first weight; () if it does not.
         class_name: of the runtime class, known or not.
@@ -47,7 +48,13 @@ def architecture_of(config: Mapping[str, Any]) -> str | None:
 
 
 def model_type_refusal(
-    releases: Releases, engine: EngineVersion, config: Mapping[str, Any], where: str, why: str, do: Remedies
+    releases: Releases,
+    engine: EngineVersion,
+    config: Mapping[str, Any],
+    where: str,
+    why: str,
+    do: Remedies,
+    meant: LoadRules | None,
 ) -> Selection | None:
     """The refusal of a `model_type` that is missing, or unknown to engine and transformers; None if it is known."""
     model_type = config.get("model_type")
@@ -59,7 +66,7 @@ def model_type_refusal(
         if any(model_type in names for since, names in _model_types().items() if at_least(pinned, since)):
             return None
     what = f"model_type {model_type!r} is unknown" if model_type else "config.json has no model_type"
-    return stops("model-type-unknown", what, f"{where}: config.json: model_type", why, do)
+    return stops("model-type-unknown", what, f"{where}: config.json: model_type", why, do, meant=meant, config=config)
 
 
 def stops(
@@ -71,10 +78,13 @@ def stops(
     *,
     verdict: Verdict = "refuses",
     class_name: str | None = None,
+    meant: LoadRules | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Selection:
-    """A selection that ends here, with its reason."""
+    """A selection that ends here, with its reason; `meant`: rules that hold for `config` once that is mended."""
     found = reason(code=code, verdict=verdict, what=what, where=where, why=why, do=do)
-    return Selection(reasons=(found,), class_name=class_name)
+    seen = SeenConfig(values=config or {}, model_type="kimi_k2" if meant and meant.kind == "mla" else "llama")
+    return Selection(reasons=(found,), class_name=class_name, rules=meant, config=seen)
 
 
 @cache

@@ -51,29 +51,29 @@ def target_hook(hooks: Hooks, engine: EngineVersion, architectures: Sequence[str
     steps = hooks.get(architecture)
     if not steps:
         return TargetHook(status="unknown", architecture=architecture)
-    first = next((s["since"] for s in steps if s["hook"] and s.get("embed_and_head", True)), None)
+    working = next((s for s in steps if s["hook"] and s.get("embed_and_head", True)), None)
+    first = working["since"] if working else None
     # a step dated at the oldest version read holds for all before it
     step = next((s for s in reversed(steps) if at_least(engine.rules, s["since"])), None)
     if step is None:
         return TargetHook(status="unregistered", architecture=architecture, first=first)
-    if not step["hook"]:
-        return TargetHook(status="absent", architecture=architecture, first=first, source=step["source"])
-    if not step.get("embed_and_head", True):
-        return TargetHook(status="no-head", architecture=architecture, first=first, source=step["source"])
-    convention, shift = _convention(step["hook"])
+    # of a class that cannot be tapped: as the first version that can, which is what a patch would bring
+    used = step if step["hook"] else working or {"hook": False}
+    convention, shift = _convention(used["hook"])
+    has_head = step.get("embed_and_head", True)
     return TargetHook(
-        status="present",
+        status="absent" if not step["hook"] else "present" if has_head else "no-head",
         architecture=architecture,
         convention=convention,
         default_shift=shift,
-        taps_end=step.get("taps_end", step["hook"] is True),
+        taps_end=used.get("taps_end", used["hook"] is True),
         first=first,
         source=step["source"],
     )
 
 
 def _convention(hook: object) -> tuple[Convention, int]:
-    if hook is True:  # ids are boundaries
+    if hook in (True, False):  # ids are boundaries
         return "boundary", 0
     if hook == "after-layer-also-default":
         return "after-layer", 1

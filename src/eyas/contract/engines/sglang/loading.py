@@ -4,12 +4,13 @@ Source: srt/models/registry.py, srt/speculative/, srt/models/*.py of the version
 """
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.resources.abc import Traversable
 from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, AuxCapture, default_capture, layer_ids_at
 from eyas.contract.engines.loading.ledger import Reason, Verdict, reason
-from eyas.contract.engines.loading.load_rules import read_rules
+from eyas.contract.engines.loading.load_rules import LoadRules, read_rules
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.loading.selection import (
     Selection,
@@ -25,7 +26,7 @@ from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.layer_ids import LayerIds
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
 
-_MLA_CLASS = "Eagle3DeepseekV2ForCausalLM"
+_CLASS, _MLA_CLASS = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"
 
 
 class SGLangLoading:
@@ -45,35 +46,39 @@ class SGLangLoading:
         transformers = self._releases.of(engine.rules).transformers
         why = f"AutoConfig (transformers {transformers}) raises before any weight is read"
         do = 'write "model_type": "llama" (an MLA draft: "kimi_k2", SGLang 0.5.12 or newer)'
-        if refusal := model_type_refusal(self._releases, engine, config, where, why, do):
+        meant = rules_for(self.rules, engine, _MLA_CLASS if config.get("kv_lora_rank") else _CLASS)
+        if refusal := model_type_refusal(self._releases, engine, config, where, why, do, meant):
             return refusal
         name = architecture_of(config)
         rules = rules_for(self.rules, engine, name)
         if rules is not None:
             seen = SeenConfig(values=config, model_type=config["model_type"])
             return Selection(rules=rules, config=seen, class_name=name)
-        return self._no_class(engine, config, name, where)
+        return self._no_class(engine, config, name, where, meant)
 
-    def _no_class(self, engine: EngineVersion, config: Mapping[str, Any], name: str | None, where: str) -> Selection:
+    def _no_class(
+        self, engine: EngineVersion, config: Mapping[str, Any], name: str | None, where: str, meant: LoadRules | None
+    ) -> Selection:
         place = f"{where}: config.json: architectures"
-        wanted = _MLA_CLASS if config.get("kv_lora_rank") else "LlamaForCausalLMEagle3"
+        wanted = _MLA_CLASS if config.get("kv_lora_rank") else _CLASS
+        stop = partial(stops, meant=meant, config=config)
         do = Edit("architectures", [wanted]), Convert(draft=where, to="sglang")
         if name == _MLA_CLASS:
             why = f"the MLA draft class came with SGLang 0.5.12; {engine.version} has no such class"
-            return stops("draft-class-unknown", f"{name} is not registered", place, why, "use SGLang 0.5.12 or newer")
+            return stop("draft-class-unknown", f"{name} is not registered", place, why, "use SGLang 0.5.12 or newer")
         what = f"architectures names {name}"
         if name in self._old_classes:
             why = f"{name} is an EAGLE-1/2 class: it has no fc over three states, no d2t, no layer of 2H"
-            return stops("draft-class-wrong", what, place, why, do, verdict="crash", class_name=name)
+            return stop("draft-class-wrong", what, place, why, do, verdict="crash", class_name=name)
         if name in self.hooks:
             why = (
                 f"SGLang builds the target class {name} as the draft: midlayer.* / layers.0.* do not fit it, and it has"
                 " no vocabulary map: an assertion or KeyError while loading"
             )
-            return stops("draft-class-is-target", what, place, why, do, verdict="crash", class_name=name)
+            return stop("draft-class-is-target", what, place, why, do, verdict="crash", class_name=name)
         what = f"architectures {name!r} is not registered" if name else "config.json has no architectures"
         why = "no draft class of that name; the fallback to transformers' own models raises ValueError"
-        return stops("draft-class-unknown", what, place, why, do)
+        return stop("draft-class-unknown", what, place, why, do)
 
     def capture(
         self,

@@ -41,13 +41,16 @@ class VllmLoading:
         if config.get("model_type") is None and config.get("speculators_config") is not None:
             return self._select_speculators(engine, config, where)
         why, do = "neither vLLM's registry nor transformers knows the config class", 'write "model_type": "llama"'
-        if refusal := model_type_refusal(self._releases, engine, config, where, why, do):
+        kind = "Eagle3DeepseekV2ForCausalLM" if config.get("kv_lora_rank") else "Eagle3LlamaForCausalLM"
+        meant = rules_for(self.rules, engine, kind)
+        if refusal := model_type_refusal(self._releases, engine, config, where, why, do, meant):
             return refusal
         name = architecture_of(config)
         if name is None:
             why = "vLLM falls back to the base model's name (Eagle3LlamaModel), which is not registered"
             edit = Edit("architectures", ["LlamaForCausalLMEagle3"])
-            return stops("draft-class-unknown", "config.json has no architectures", where, why, edit)
+            what = "config.json has no architectures"
+            return stops("draft-class-unknown", what, where, why, edit, meant=meant, config=config)
         prefix = "Eagle3" if algorithm == "EAGLE3" else "Eagle"
         is_named = name.startswith(prefix) or (algorithm == "EAGLE3" and name.endswith("Eagle3"))
         full = name if is_named else f"{prefix}{name}"
@@ -60,6 +63,8 @@ class VllmLoading:
                 f"{where}: config.json: architectures",
                 f"registered names: {', '.join(sorted(registry))}",
                 (Edit("architectures", ["LlamaForCausalLMEagle3"]), Convert(draft=where, to="vllm")),
+                meant=meant,
+                config=config,
             )
         return self._selected(engine, class_name, config, config["model_type"])
 
