@@ -17,6 +17,7 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.errors import EyasError
 from eyas.records.atomic import write_text
+from eyas.talk import printable
 
 TARGET = shipped.TARGET
 
@@ -202,4 +203,4 @@ def _run_command(
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
