@@ -8,8 +8,15 @@ from pathlib import Path
 import pytest
 
 from eyas.bench.arm import BenchPrompt
-from eyas.bench.batch_figures import Turn, arm_figures, impossible_in_batches, where_it_pays
-from eyas.bench.batches import BatchBenchSettings, BatchJudge, run_batches
+from eyas.bench.batches import (
+    BatchBenchSettings,
+    BatchJudge,
+    Turn,
+    arm_figures,
+    impossible_in_batches,
+    run_batches,
+    where_it_pays,
+)
 from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
 from eyas.bench.identity import TextsDiffer
 from eyas.cli.app import main

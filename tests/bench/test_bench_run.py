@@ -9,11 +9,10 @@ from torch import Tensor
 
 from eyas.bench.arm import Answer, BenchPrompt
 from eyas.bench.compare import PartTimes, compare, impossible, verdict
-from eyas.bench.engine_arm import EngineArm, EngineOracle
+from eyas.bench.engine_arm import EngineArm, EngineOracle, TreePartTimes
 from eyas.bench.identity import MAX_LOGIT_GAP, TextsDiffer, judge
 from eyas.bench.measure import Measurements, measure
-from eyas.bench.run_bench import BenchSettings, BenchSettingsInvalid, Subject, parting, run_bench
-from eyas.bench.tree_arm import TreePartTimes
+from eyas.bench.run_bench import BenchSettings, Subject, parting, run_bench
 from eyas.decode.tree_shape import TreeShape
 from eyas.engine.captured.open_captured import open_path
 from eyas.engine.eagle_draft import ReferenceDraft
@@ -307,5 +306,5 @@ def test_plain_and_speculative_arms_share_the_engine():
 
 @pytest.mark.parametrize("wrong", [{"depths": ()}, {"depths": (0,)}, {"depths": (1, 1)}, {"num_repeats": 0}])
 def test_settings_that_measure_nothing_are_refused(wrong: dict[str, object]):
-    with pytest.raises(BenchSettingsInvalid, match="bench-settings-invalid"):
+    with pytest.raises(AssertionError):
         BenchSettings(**{"depths": (1,), **wrong})

@@ -2,7 +2,8 @@
 
 import random
 
-from eyas.bench.statistics import ratio_interval, spread
+from eyas.bench.compare import ratio_interval
+from eyas.bench.measure import spread
 
 
 def test_spread_is_median_and_extremes():

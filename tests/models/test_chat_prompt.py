@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.bench.workload import TargetTokenizer
+from eyas.bench.bench_engine import TargetTokenizer
 from eyas.models.chat_prompt import TemplateFailed, prompt_ids
 from eyas.models.placement import place
 from eyas.records.eval_rows import EvalPrompt

@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from eyas.bench.arm import BenchPrompt
-from eyas.bench.batch_figures import impossible_in_batches, where_it_pays
-from eyas.bench.batches import BatchBenchSettings, BatchJudge, run_batches
+from eyas.bench.batches import BatchBenchSettings, BatchJudge, impossible_in_batches, run_batches, where_it_pays
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.engine_arm import EngineOracle
 from eyas.bench.identity import MAX_LOGIT_GAP

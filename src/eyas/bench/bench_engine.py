@@ -1,7 +1,8 @@
 """The stage behind `eyas bench --engine eyas`: opens engine and data, measures, describes what was run."""
 
 import platform
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,12 +15,11 @@ from eyas.bench.arm import BenchPrompt
 from eyas.bench.batch_engine import bench_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.run_bench import BenchSettings, Subject, run_bench
-from eyas.bench.workload import TargetTokenizer, workload
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
 from eyas.engine.captured.captured_round import MOST_DRAFTS
 from eyas.engine.open_engine import OpenedEngine, open_engine
-from eyas.models.chat_prompt import stop_ids_of
+from eyas.models.chat_prompt import load_tokenizer, prompt_ids, stop_ids_of
 from eyas.models.placement import Placement, place
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
@@ -96,6 +96,54 @@ def bench_engine(
     )
     subject = replace(subject, settings={**_about_engine(opened), **subject.settings})
     return run_bench(opened.engine, prompts, settings, subject, pieces=tokenizer.pieces, talk=talk)
+
+
+class TargetTokenizer:
+    """The tokenizer of a Hugging Face folder, loaded when first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._loaded: Any = None
+
+    def prompt_ids(self, prompt: EvalPrompt) -> tuple[int, ...]:
+        """A conversation under the chat template, ready for the answer.
+
+        Raises:
+            TokenizerUnloadable, TemplateFailed: see `models.chat_prompt`.
+        """
+        return prompt_ids(self._tokenizer, prompt.messages, prompt.tools, f"row {prompt.id}")
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """What each id adds to the text; a character made of several ids belongs to its last one."""
+        texts, before = [], ""
+        for end in range(1, len(ids) + 1):
+            now = self._tokenizer.decode(ids[:end])
+            if now.endswith("�") and end < len(ids):
+                texts.append("")
+                continue
+            texts.append(now[len(before) :])
+            before = now
+        return texts
+
+    @property
+    def _tokenizer(self) -> Any:
+        if self._loaded is None:
+            self._loaded = load_tokenizer(self._folder)
+        return self._loaded
+
+
+def workload(
+    rows: Sequence[EvalRow | EvalPrompt], prompt_ids: Callable[[EvalPrompt], tuple[int, ...]], per_set: int | None
+) -> list[BenchPrompt]:
+    """The rows' prompts; of each set only the first `per_set`, if given."""
+    taken: Counter[str] = Counter()
+    prompts = []
+    for row in rows:
+        taken[row.set] += 1
+        if per_set is None or taken[row.set] <= per_set:
+            ids = row.prompt_ids if isinstance(row, EvalRow) else prompt_ids(row)
+            prompts.append(BenchPrompt(id=row.id, set=row.set, prompt_ids=ids))
+    return prompts
 
 
 def _require_own_ids(rows: Sequence[EvalRow | EvalPrompt], target_folder: Path) -> None:

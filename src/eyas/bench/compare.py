@@ -1,19 +1,22 @@
 """Speculative against plain, set by set: speedup with its interval, accept length, ceiling, verdict."""
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Protocol
 
 from eyas.bench.arm import Answer
 from eyas.bench.measure import ALL, Measurements
-from eyas.bench.statistics import ratio_interval
 from eyas.decode.accept_length import Acceptance, pooled, request_mean
 from eyas.errors import ExitCode, EyasError
 from eyas.records.bench_record import MAX_SPEEDUP_PER_ACCEPT_LENGTH, Ceiling, Comparison
 
 _MOST_OF_CEILING = 1.02  # what exceeds its ceiling by more says that the ceiling was measured badly
 _AT_CEILING = 0.995  # from here on a share would be printed as 100 %, or as more, which is noise of the parts' times
+NUM_RESAMPLES = 2000
+_TAIL = 0.025  # each side of a 95 % interval
 
 
 class BaselineHandicapped(EyasError):
@@ -168,3 +171,29 @@ def depth_histogram(total: Acceptance) -> tuple[int, ...]:
 def _acceptance(answer: Answer, num_draft_tokens: int) -> Acceptance:
     assert answer.accepted is not None, "a speculating arm counts its rounds"
     return Acceptance.of_rounds(answer.accepted, num_draft_tokens, answer.drafted)
+
+
+def ratio_interval(
+    numerators: Sequence[Sequence[float]], denominators: Sequence[Sequence[float]], *, seed: int
+) -> tuple[float, float, float]:
+    """Ratio of summed times, and its 95 % bootstrap interval.
+
+    Prompts are resampled, and for each drawn prompt a repeat (the same one for both times: arms are interleaved, so
+    that a slow moment of the machine hits both). The point estimate uses each prompt's median over repeats.
+
+    Args:
+        numerators, denominators: [prompt][repeat] seconds, same shape.
+        seed: of the resampling.
+
+    Returns:
+        (ratio, low, high).
+    """
+    num_prompts, num_repeats = len(numerators), len(numerators[0])
+    point = sum(map(median, numerators)) / sum(map(median, denominators))
+    chance = random.Random(seed)
+    ratios = []
+    for _ in range(NUM_RESAMPLES):
+        drawn = [(chance.randrange(num_prompts), chance.randrange(num_repeats)) for _ in range(num_prompts)]
+        ratios.append(sum(numerators[p][r] for p, r in drawn) / sum(denominators[p][r] for p, r in drawn))
+    ratios.sort()
+    return point, ratios[int(_TAIL * NUM_RESAMPLES)], ratios[int((1 - _TAIL) * NUM_RESAMPLES) - 1]

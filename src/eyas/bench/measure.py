@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from eyas.bench.arm import Answer, Arm, BenchPrompt
-from eyas.bench.statistics import spread
-from eyas.records.bench_record import ArmFigures
+from eyas.records.bench_record import ArmFigures, Spread
 from eyas.talk import Talk
 
 ALL = "all"
@@ -81,6 +81,11 @@ def figures(measured: Measurements, arms: Sequence[Arm]) -> list[ArmFigures]:
                 )
             )
     return found
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median, minimum and maximum of at least one value."""
+    return Spread(median=median(values), minimum=min(values), maximum=max(values))
 
 
 def _per_repeat(seconds: Sequence[Sequence[float]]) -> list[float]:

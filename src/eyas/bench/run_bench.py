@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from eyas.bench.arm import Answer, Arm, BenchPrompt
 from eyas.bench.compare import Parts, arm_words, best_of, compare, impossible, is_told
-from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm
+from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm, TreeArm, TreePartTimer
 from eyas.bench.identity import MAX_LOGIT_GAP, judge
 from eyas.bench.measure import ALL, Measurements, figures, measure
-from eyas.bench.tree_arm import TreeArm, TreePartTimer
 from eyas.decode.repetition import repetition_share
 from eyas.decode.tree_shape import TreeShape
-from eyas.errors import EyasError
 from eyas.records.bench_record import ArmFigures, BenchRecord, Comparison, Divergence, Passage
 from eyas.talk import Talk
 
@@ -22,12 +20,6 @@ if TYPE_CHECKING:
 
 _HIGH_REPETITION = 0.5
 _PART_SAMPLES = 12
-
-
-class BenchSettingsInvalid(EyasError):
-    """The benchmark's settings make no benchmark."""
-
-    code = "bench-settings-invalid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +52,12 @@ class BenchSettings:
     num_threads: int = 1
 
     def __post_init__(self) -> None:
-        wrong = []
         has_arm = bool(self.depths) or self.adaptive_most is not None
-        if not has_arm or min(self.all_depths) < 1 or len(set(self.depths)) < len(self.depths):
-            wrong.append(f"draft tokens are {list(self.depths)}: give one or more different numbers from 1 on")
-        if self.num_repeats < 1:
-            wrong.append(f"repeats is {self.num_repeats}, must be at least 1")
-        if self.max_new_tokens < 2:
-            wrong.append(f"max new tokens is {self.max_new_tokens}, must be at least 2")
-        if wrong:
-            raise BenchSettingsInvalid(
-                "the benchmark's settings are out of range", "eyas bench", "; ".join(wrong), "correct the values named"
-            )
+        assert has_arm, "a benchmark has an arm that drafts"
+        assert min(self.all_depths) >= 1, "an arm that drafts has a depth of 1 or more"
+        assert len(set(self.depths)) == len(self.depths), "each depth is one arm"
+        assert self.num_repeats >= 1, "the spread is over one repeat or more"
+        assert self.max_new_tokens >= 2, "the first token belongs to no round"
 
     @property
     def all_depths(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from eyas import shipped
-from eyas.bench.batch_figures import impossible_in_batches
+from eyas.bench.batches import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.compare import arm_words, impossible, is_told, outcome, share_of_ceiling
 from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
