@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from eyas.bench import tree_arm
+from eyas.bench.engine_arm import TreePartTimer
 from eyas.cli.target_option import cache_folder
 from eyas.decode.tree_shape import TreeShape
 from eyas.engine.open_engine import open_engine
@@ -38,7 +38,7 @@ def main() -> None:
     )
     shapes = TreeShape.parse_all(arguments.shapes)
     ids = list(range(10, 10 + arguments.length))
-    timer = tree_arm.TreePartTimer(opened.engine, ids, shapes, clock=time.thread_time)
+    timer = TreePartTimer(opened.engine, ids, shapes, clock=time.thread_time)
     timer.sample(arguments.samples)
     comparisons = []
     for shape in shapes:

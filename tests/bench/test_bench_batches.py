@@ -165,7 +165,9 @@ def test_the_verdict_says_where_it_pays():
         "K = 3: speculation pays with 1 (1.95 times plain) and 8 (1.25 times plain) at a time; it loses with 32 (0.80);"
         " no difference can be shown with 64 (1.00); accept length 1.50"
     ]
-    assert where_it_pays([figures(4, 5.0)])[0].startswith("K = 3: speculation pays at no number measured; it loses")
+    assert where_it_pays([figures(4, 5.0)])[0].startswith(
+        "K = 3: speculation pays at none of the batch sizes; it loses"
+    )
 
 
 def test_all_batches_are_planned_before_the_first_one_runs():

@@ -67,7 +67,7 @@ def test_the_record_says_what_was_run_and_that_texts_are_the_same():
     for passage in record.passages:
         assert {origin for _, origin in passage.pieces} <= {-1, 0, 1, 2, 3}
         assert passage.pieces[0][1] == -1
-    assert "ll 15 answers compared with the plain arm's first ones are equal, token for token" in record.verdict
+    assert "ll 15 answers are equal to the plain arm's first ones, token for token" in record.verdict
 
 
 def test_the_verdict_names_the_best_arm_and_tells_one_kind_of_text_once():
@@ -289,7 +289,7 @@ def test_another_text_is_refused(other: Answer):
 def test_the_first_parting_is_told_with_its_gap():
     found = [Divergence(id="chat-3", num_draft_tokens=3, at=17, logit_gap=0.125)] * 2
 
-    assert parting(found, 1.0).startswith("; 2 part where both tokens tie for the target's best logit (< 1; ")
+    assert parting(found, 1.0).startswith("; 2 part where both tokens nearly tie for the target's best logit (< 1; ")
     assert "the first is chat-3 at token 17, 0.12 below" in parting(found, 1.0)
     assert parting([], 1.0) == ""
 

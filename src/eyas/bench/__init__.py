@@ -1,1 +1,1 @@
-"""Plain against speculative decoding on the same prompts: workload, arms, statistics, ceiling, verdict. No torch."""
+"""Speed of plain and speculative decoding on the same prompts: `bench_engine` measures, `run_bench` judges."""

@@ -1,4 +1,4 @@
-"""What a benchmark compares: an arm answers one prompt and says how long it took. In process or over HTTP."""
+"""What a benchmark compares: an arm answers one prompt and says how long it took."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ class BenchPrompt:
     """One prompt of the workload.
 
     Attributes:
-        id, set: set = the kind of text it is reported under.
+        id, set: name, and the kind of text that it is reported under.
         prompt_ids: target token ids, chat template applied.
     """
 
@@ -25,9 +25,9 @@ class Answer:
 
     Attributes:
         ids: new token ids.
-        origins: per id, see `records.bench_record.Passage`; empty where an arm cannot tell.
-        accepted: per round, accepted drafts inside the text; None where an arm does not speculate or cannot tell.
-        drafted: per round, drafts verified; None where it is always K.
+        origins: per id, see `records.bench_record.Passage`; empty if the arm cannot tell.
+        accepted: per round, accepted drafts inside the text; None if the arm does not speculate or cannot tell.
+        drafted: per round, drafts verified; None if it is always K.
         prefill_s, decode_s: until the first token, and from there to the last.
     """
 
@@ -48,14 +48,14 @@ class Arm(Protocol):
 
     @property
     def num_draft_tokens(self) -> int:
-        """K; 0 for plain decoding; the most where depth adapts."""
+        """K; 0 for plain decoding; the largest K if depth adapts."""
 
     def answer(self, prompt: BenchPrompt) -> Answer:
         """Decode one prompt, greedily, alone."""
 
 
 class Oracle(Protocol):
-    """The target's word on where two texts part."""
+    """What the target says about the token at which two texts part."""
 
     def logit_gap(self, ids: Sequence[int], tokens: Sequence[int]) -> float:
-        """How far the target's logits of these tokens after `ids` lie below its best, at most: 0 = all are its best."""
+        """How far, at most, the logits of `tokens` after `ids` lie below the best logit: 0 = all are the best."""

@@ -1,4 +1,4 @@
-"""The stage behind `eyas bench --batch`: opens target and draft for batches, measures, makes the record."""
+"""The stage of `eyas bench --batch`: opens target and draft for batches, measures, makes the record."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +33,7 @@ def bench_in_batches(
     subject: Subject,
     talk: Talk,
 ) -> BenchRecord:
-    """Measure plain and speculative decoding at every number of sequences at a time.
+    """Measure plain and speculative decoding at every batch size.
 
     Args:
         target_folder: of the Llama family.
@@ -46,14 +46,14 @@ def bench_in_batches(
 
     Raises:
         FastPathUnsupported: target or draft cannot speculate in batches.
-        BatchMemoryTooSmall: one of the batches does not fit; said before the first one runs.
+        BatchMemoryTooSmall: a batch does not fit; raised before the first one runs.
         TextsDiffer: speculation changed a text.
     """
     pair = open_batch_pair(target_folder, draft_path, placement, talk, quantize=config.quantize)
     reason = why_not_captured(placement.device)
     captures = reason is None and config.rounds == "auto"
     if reason is not None and placement.device.type == "cuda":
-        talk.note(f"steps are not captured, which is many times slower: {reason}")
+        talk.note(f"steps are not captured as CUDA graphs, which is many times slower: {reason}")
     settings = BatchBenchSettings(
         batches=config.batches,
         depths=config.depths,
@@ -84,7 +84,7 @@ def _record(
     }
     notes = repetition_notes(repetition)
     if config.repeats == 1:
-        notes.append("one repeat has no spread: a speedup near 1 may be chance")
+        notes.append("one repeat has no spread, so a speedup near 1 may be chance")
     return BenchRecord(
         figures=(),
         comparisons=(),
@@ -108,7 +108,7 @@ def _verdict(batches: Sequence[BatchFigures], judge: BatchJudge) -> str:
     lines = where_it_pays(batches)
     same = "all" if not judge.divergences else f"{judge.num_compared - len(judge.divergences)} of"
     lines.append(
-        f"{same.capitalize()} {judge.num_compared} answers are the plain ones of their batch token for token"
+        f"{same.capitalize()} {judge.num_compared} answers are equal to the plain ones of their batch, token for token"
         f"{parting(judge.divergences, judge.max_gap)}"
     )
     refusal = impossible_in_batches(batches)

@@ -1,7 +1,7 @@
-"""Many sequences at a time: plain against speculative decoding, by aggregate tokens per second. Torch when used.
+"""Many sequences at a time: aggregate tokens per second of plain and speculative decoding. Imports torch when used.
 
-A speed counts new tokens of all requests over the whole time, prompts included. Arms take turns in each repeat, and
-another one begins each time; a whole turn of each beforehand warms up and is not counted.
+A speed is the new tokens of all requests over the whole time, prompts included. Arms take turns in each repeat, and
+each repeat begins with another arm. A whole turn of each arm warms up beforehand and is not counted.
 """
 
 import time
@@ -39,8 +39,8 @@ class BatchBenchSettings:
         num_repeats: of all requests, at least 1.
         max_new_tokens: per answer.
         stop_ids: end an answer.
-        budget_bytes: for the caches; None = 60 % of what is free.
-        captures: steps and rounds as CUDA graphs.
+        budget_bytes: for the caches; None = 60 % of the free memory.
+        captures: whether steps and rounds are CUDA graphs.
     """
 
     batches: tuple[int, ...]
@@ -54,7 +54,7 @@ class BatchBenchSettings:
 
 @dataclass(slots=True)
 class BatchJudge:
-    """Holds every text of a run against the plain one; what is known of a pair of texts is not asked again.
+    """Compares every text of a run with the plain one, each different pair once.
 
     Attributes:
         oracle: the target, alone.
@@ -69,7 +69,7 @@ class BatchJudge:
     _known: dict[tuple[tuple[int, ...], ...], Divergence | None] = field(default_factory=dict)
 
     def is_same(self, prompt: BenchPrompt, plain: "Completion", other: "Completion", depth: int, batch: int) -> bool:
-        """Whether the texts are the same; raises `TextsDiffer` where no near-tie excuses a difference."""
+        """Whether the texts are the same; raises `TextsDiffer` if no near-tie excuses a difference."""
         self.num_compared += 1
         key = (prompt.prompt_ids, plain.ids, other.ids)
         if key not in self._known:
@@ -85,7 +85,7 @@ class BatchJudge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """All requests answered once by one arm.
+    """One arm's answers to all requests, once.
 
     Attributes:
         seconds: from the first prompt to the last token.
@@ -157,7 +157,7 @@ def run_batches(
 
 
 def requests_for(asked: Sequence[BenchPrompt], settings: BatchBenchSettings) -> list["Request"]:
-    """Greedy, named by their places: a prompt may be asked several times."""
+    """Greedy requests, named by their positions, because a prompt may be asked several times."""
     from eyas.engine.batches.generator import Request
 
     return [
@@ -179,7 +179,7 @@ def take_turns(
     talk: Talk,
     clock: Callable[[], float],
 ) -> dict[int, list[Turn]]:
-    """Per K, its counted turns."""
+    """The counted turns of each K."""
     from eyas.engine.batches.speculate import runners_for
 
     depths = (PLAIN, *settings.depths)
@@ -257,7 +257,7 @@ def arm_figures(depth: int, own: Sequence[Turn], plain: Sequence[Turn], equal_te
         speedup_high=high,
         speedup_limit=max(accept_length, plain[0].steps / max(1, own[0].steps)),
         equal_texts=equal_texts,
-        verdict=_verdict(speedup, low, high) if depth else "what the others are held against",
+        verdict=_verdict(speedup, low, high) if depth else "the baseline",
     )
 
 
@@ -267,12 +267,12 @@ def _verdict(speedup: float, low: float, high: float) -> str:
 
 
 def name_of(depth: int) -> str:
-    """Of an arm."""
+    """Name of the arm with this K."""
     return f"k={depth}" if depth else "plain"
 
 
 def impossible_in_batches(batches: Sequence[BatchFigures]) -> BaselineHandicapped | None:
-    """The first speedup that exceeds 1.02 times its limit in every repeat, as the error that it is."""
+    """An error for the first speedup that exceeds 1.02 times its limit in every repeat; None without one."""
     for figures in batches:
         for arm in figures.arms[1:]:
             if arm.speedup_low > MAX_SPEEDUP_PER_ACCEPT_LENGTH * arm.speedup_limit:
@@ -280,22 +280,24 @@ def impossible_in_batches(batches: Sequence[BatchFigures]) -> BaselineHandicappe
                     f"a speedup of at least {arm.speedup_low:.2f} at an accept length of {arm.accept_length:.2f}"
                     " is impossible",
                     f"batch {figures.batch}, {arm.arm}",
-                    "a verify pass costs at least what a plain step of as many sequences costs, so that speedup cannot"
-                    f" exceed accept length (here {arm.speedup_limit:.2f}): the plain arm was slowed down",
-                    "run again on a quiet machine; if it stays, report it with `eyas bench --json`",
+                    "a verify pass costs at least as much as a plain step of as many sequences, so a speedup cannot"
+                    f" exceed the accept length (here {arm.speedup_limit:.2f}): the plain arm was slowed down",
+                    "run it again on an idle machine; if it stays, report it with the output of `eyas bench --json`",
                 )
     return None
 
 
 def where_it_pays(batches: Sequence[BatchFigures]) -> list[str]:
-    """One sentence per K: at which numbers of sequences at a time speculation pays, with every speedup."""
+    """One sentence per K: the batch sizes at which speculation pays, with every speedup."""
     sentences = []
     for index, arm in enumerate(batches[0].arms[1:], start=1):
         arms = [(figures.batch, figures.arms[index]) for figures in batches]
         pays = [f"{batch} ({a.speedup:.2f} times plain)" for batch, a in arms if a.speedup_low > 1]
         loses = [f"{batch} ({a.speedup:.2f})" for batch, a in arms if a.speedup_high < 1]
         open_ = [f"{batch} ({a.speedup:.2f})" for batch, a in arms if a.speedup_low <= 1 <= a.speedup_high]
-        parts = [f"speculation pays with {_list(pays)} at a time" if pays else "speculation pays at no number measured"]
+        parts = [
+            f"speculation pays with {_list(pays)} at a time" if pays else "speculation pays at none of the batch sizes"
+        ]
         parts += [f"it loses with {_list(loses)}"] if loses else []
         parts += [f"no difference can be shown with {_list(open_)}"] if open_ else []
         lengths = sorted({f"{a.accept_length:.2f}" for _, a in arms})

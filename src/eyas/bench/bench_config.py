@@ -16,7 +16,7 @@ _AUTO_MOST = 5
 
 
 class BenchConfigInvalid(EyasError):
-    """Options of `eyas bench` that cannot be meant."""
+    """Options of `eyas bench` that are out of range or contradict each other."""
 
     code = "bench-config-invalid"
 
@@ -26,75 +26,75 @@ class BenchConfig:
     """How to measure."""
 
     num_draft_tokens: Annotated[str, Parameter(name=["--num-draft-tokens", "-k"])] = str(DEFAULT_DRAFT_TOKENS)
-    """Drafts per verify pass, the bonus token excluded: one number, a list 1,3,5, a range 1..7 (1 - 32), or auto: the
-    depth that is expected to pay is chosen for each round, 0 included. auto may stand in a list: 3,auto."""
+    """Drafts per verify pass (K), bonus token excluded: a number, a list 1,3,5, a range 1..7 (1 - 32), or auto: each
+    round takes the depth expected to be fastest, 0 included. A list may contain auto: 3,auto."""
 
     auto_most: int = _AUTO_MOST
     """With -k auto: the deepest draft, 1 - 7."""
 
     tree: str = ""
-    """Also compare trees with plain decoding, WIDTHxDEPTHxNODES: one such as 3x3x7, or several, 3x3x7,8x6x32. Nodes
-    expanded per depth, depth, and nodes verified in one pass. All arms then take the reference rounds."""
+    """Also measure draft trees, WIDTHxDEPTHxNODES: one such as 3x3x7, or several, 3x3x7,8x6x32. The numbers are the
+    nodes expanded per depth, the depth, and the nodes verified in one pass. All arms then take the reference rounds."""
 
     batch: str = ""
-    """Measure batches instead of one stream: so many sequences at a time, one number or a list such as 1,8,32. Prompts
-    are repeated up to twice the batch, so that sequences join and leave. Targets of the fast path only."""
+    """Measure batches instead of one stream: the sequences at a time, as a number or a list such as 1,8,32. Prompts are
+    repeated up to twice the batch, so that sequences join and leave. Only for targets of the fast path."""
 
     max_cache_mib: int | None = None
-    """With --batch: memory in MiB for the keys and values of target and draft; default: 60 % of what is free. Where the
-    largest batch does not fit, nothing is begun."""
+    """With --batch: memory for the keys and values of target and draft, in MiB; default: 60 % of the free memory. If
+    the largest batch does not fit, nothing runs."""
 
     repeats: int = 3
-    """How often the whole workload is answered by every arm; the spread is over these."""
+    """How often every arm answers the whole workload (1 - 1000); the spread is over these repeats."""
 
     max_new_tokens: int = 64
     """Longest answer in tokens, at least 2."""
 
     max_prompts: int | None = None
-    """Use only the first so many prompts of each kind of text."""
+    """Use only the first n prompts of each kind of text."""
 
     peer: Literal["none", "transformers"] = "none"
-    """Also measure transformers' `generate` beside the plain arm, to show that the baseline is not weak."""
+    """Also measure transformers' `generate`, to show that the plain arm is not a weak baseline."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """In which target and draft compute. Lower than float32 may flip near-ties between tokens."""
+    """Precision of target and draft. Below float32, near-ties between tokens may flip."""
 
     rounds: Literal["auto", "reference"] = "auto"
-    """auto: on a GPU, whole rounds are captured into CUDA graphs where target and draft allow it. reference: never."""
+    """auto: capture whole rounds into CUDA graphs on a GPU if target and draft allow it. reference: never."""
 
     quantize: Literal["none", "int8", "int4"] = "none"
-    """Weights of the target's layers, through torchao, in all arms: texts are compared with the quantised target's.
-    int4: GPU, bfloat16."""
+    """Quantise the weights of the target's layers with torchao in all arms; texts are then the quantised target's. int4
+    needs a GPU and bfloat16."""
 
     device: str = "auto"
-    """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
+    """cpu, cuda, cuda:N, or auto: the first GPU, else the CPU."""
 
     threads: int | None = None
-    """CPU threads; default: what torch chooses."""
+    """CPU threads; default: torch's choice."""
 
     seed: int = 0
-    """Of the bootstrap that gives the intervals."""
+    """Seed of the bootstrap that gives the intervals."""
 
     def __post_init__(self) -> None:
-        TreeShape.parse_all(self.tree)  # says for itself what is wrong
+        TreeShape.parse_all(self.tree)  # raises its own error
         quantised_peer = self.quantize != "none" and self.peer != "none"
         only_chains = bool(self.depths) and not (self.is_adaptive or self.tree or self.peer != "none")
         batch_words = f"numbers 1 - {_MAX_BATCH} such as 8 or 1,8,32"
-        batch_alone = "with fixed -k only: batches have no -k auto, --tree and --peer"
+        batch_alone = "a fixed -k, and neither --tree nor --peer"
         cache, is_default_most = self.max_cache_mib, self.auto_most == _AUTO_MOST
         wrong = [
             f"{name} is {value}, wanted {wanted}"
             for name, value, wanted, is_right in (
                 ("-k", self.num_draft_tokens, "numbers 1 - 32 such as 3, 1,3,5 or 1..7, or auto", self._is_depth),
                 ("--auto-most", self.auto_most, "1 - 7", 1 <= self.auto_most <= 7),
-                ("--auto-most", self.auto_most, "none without -k auto", is_default_most or self.is_adaptive),
+                ("--auto-most", self.auto_most, "its default without -k auto", is_default_most or self.is_adaptive),
                 ("--batch", self.batch, batch_words, not self.batch or bool(self.batches)),
                 ("--batch", self.batch, batch_alone, not self.batches or only_chains),
-                ("--max-cache-mib", cache, "at least 1, beside --batch", cache is None or (cache > 0 and self.batch)),
+                ("--max-cache-mib", cache, "at least 1, with --batch", cache is None or (cache > 0 and self.batch)),
                 ("--repeats", self.repeats, "1 - 1000", 1 <= self.repeats <= 1000),
                 ("--max-new-tokens", self.max_new_tokens, "at least 2", self.max_new_tokens >= 2),
                 ("--max-prompts", self.max_prompts, "at least 1", self.max_prompts is None or self.max_prompts >= 1),
-                ("--peer", self.peer, "none beside --quantize: it runs another target", not quantised_peer),
+                ("--peer", self.peer, "none with --quantize, because it runs another target", not quantised_peer),
                 ("--threads", self.threads, "1 - 1024", self.threads is None or 1 <= self.threads <= 1024),
             )
             if not is_right
@@ -104,12 +104,12 @@ class BenchConfig:
 
     @property
     def trees(self) -> tuple[TreeShape, ...]:
-        """Every tree asked for."""
+        """All trees asked for."""
         return TreeShape.parse_all(self.tree)
 
     @property
     def is_adaptive(self) -> bool:
-        """`auto` was asked for, alone or beside fixed depths."""
+        """Whether `auto` was asked for, alone or with fixed depths."""
         return "auto" in self._parts
 
     @property
@@ -122,17 +122,17 @@ class BenchConfig:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """Every fixed K asked for, ascending; empty when the text means none."""
+        """All fixed K asked for, ascending; empty if the text names none."""
         return _numbers([part for part in self._parts if part != "auto"], _MAX_DEPTH)
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Every number of sequences at a time, ascending; empty for one stream, or when the text means none."""
+        """All batch sizes, ascending; empty for one stream, or if the text names none."""
         return _numbers([part.strip() for part in self.batch.split(",")], _MAX_BATCH)
 
 
 def _numbers(parts: Sequence[str], most: int) -> tuple[int, ...]:
-    """Numbers 1 - `most` and ranges of them, ascending; empty when one part is neither."""
+    """Numbers 1 - `most` and ranges of them, ascending; empty if one part is neither."""
     found: set[int] = set()
     for part in parts:
         first, dots, last = part.partition("..")

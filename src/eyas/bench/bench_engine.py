@@ -1,4 +1,4 @@
-"""The stage behind `eyas bench --engine eyas`: opens engine and data, measures, describes what was run."""
+"""The stage of `eyas bench --engine eyas`: opens engine and data, measures, describes what was run."""
 
 import platform
 from collections import Counter
@@ -32,7 +32,7 @@ from eyas.talk import Talk
 def bench_engine(
     target_folder: Path, draft_path: Path, data: Sequence[Path], config: BenchConfig, *, cache: Path, talk: Talk
 ) -> BenchRecord:
-    """Measure our engine with and without a draft; one stream, or batches where the options say so.
+    """Measure eyas' engine with and without a draft: one stream, or batches if the options say so.
 
     Args:
         target_folder: Hugging Face folder.
@@ -45,14 +45,14 @@ def bench_engine(
     Raises:
         TextsDiffer: see `run_bench`.
         FastPathUnsupported, BatchMemoryTooSmall: see `bench_in_batches`.
-        RowOutsideVocabulary: a row holds ids that the target does not have.
+        RowOutsideVocabulary: a row has ids that the target does not have.
         What reading the draft, the target and the rows raises (docs/errors.md).
     """
     placement = place(config.dtype, config.device)
     talk.line(f"measuring on {placement.device}, {_device_name(placement.device)}, in {config.dtype}")
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    open_draft(draft_path, read_target(target_folder))  # what is wrong with it is said before anything is measured
+    open_draft(draft_path, read_target(target_folder))  # its errors come before anything is measured
     rows = read_eval_rows(data)
     _require_own_ids(rows, target_folder)
     tokenizer = TargetTokenizer(target_folder)
@@ -99,7 +99,7 @@ def bench_engine(
 
 
 class TargetTokenizer:
-    """The tokenizer of a Hugging Face folder, loaded when first needed."""
+    """The tokenizer of a Hugging Face folder, loaded on first use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -114,7 +114,7 @@ class TargetTokenizer:
         return prompt_ids(self._tokenizer, prompt.messages, prompt.tools, f"row {prompt.id}")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """What each id adds to the text; a character made of several ids belongs to its last one."""
+        """The text that each id adds; a character made of several ids counts for its last one."""
         texts, before = [], ""
         for end in range(1, len(ids) + 1):
             now = self._tokenizer.decode(ids[:end])
@@ -135,7 +135,7 @@ class TargetTokenizer:
 def workload(
     rows: Sequence[EvalRow | EvalPrompt], prompt_ids: Callable[[EvalPrompt], tuple[int, ...]], per_set: int | None
 ) -> list[BenchPrompt]:
-    """The rows' prompts; of each set only the first `per_set`, if given."""
+    """The rows' prompts; only the first `per_set` of each set, if given."""
     taken: Counter[str] = Counter()
     prompts = []
     for row in rows:
@@ -147,7 +147,7 @@ def workload(
 
 
 def _require_own_ids(rows: Sequence[EvalRow | EvalPrompt], target_folder: Path) -> None:
-    """Raise `RowOutsideVocabulary` before the engine is opened; nothing is known of a target that gives no size."""
+    """Raise `RowOutsideVocabulary` before the engine is opened; skipped if the target's config gives no size."""
     vocab_size = read_target(target_folder).vocab_size
     for row in rows:
         if vocab_size is not None and isinstance(row, EvalRow):
@@ -155,14 +155,14 @@ def _require_own_ids(rows: Sequence[EvalRow | EvalPrompt], target_folder: Path) 
 
 
 def say_beyond_context(prompts: Sequence[BenchPrompt], max_new_tokens: int, context: int | None, talk: Talk) -> None:
-    """Speeds there are real, texts and accept lengths are those of a target outside of what it was made for."""
+    """Note the prompts that pass the target's context: speeds are real there, texts and accept lengths are not."""
     if context is None:
         return
     num = sum(len(prompt.prompt_ids) + max_new_tokens > context for prompt in prompts)
     if num:
         talk.note(
-            f"{num} of {len(prompts)} prompts and their answers can pass the target's context of {context} tokens:"
-            " behind it texts and accept lengths say little"
+            f"{num} of {len(prompts)} prompts with their answers can pass the target's context of {context} tokens:"
+            " beyond it, text and accept length are not meaningful"
         )
 
 

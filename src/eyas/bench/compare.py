@@ -1,4 +1,4 @@
-"""Speculative against plain, set by set: speedup with its interval, accept length, ceiling, verdict."""
+"""Speculative compared with plain decoding, set by set: speedup with its interval, accept length, ceiling, verdict."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from eyas.decode.accept_length import Acceptance, pooled, request_mean
 from eyas.errors import ExitCode, EyasError
 from eyas.records.bench_record import MAX_SPEEDUP_PER_ACCEPT_LENGTH, Ceiling, Comparison
 
-_MOST_OF_CEILING = 1.02  # what exceeds its ceiling by more says that the ceiling was measured badly
-_AT_CEILING = 0.995  # from here on a share would be printed as 100 %, or as more, which is noise of the parts' times
+_MOST_OF_CEILING = 1.02  # a speedup above this share of its ceiling means that the ceiling was measured badly
+_AT_CEILING = 0.995  # from here on a share would print as 100 % or more, which is noise in the parts' times
 NUM_RESAMPLES = 2000
 _TAIL = 0.025  # each side of a 95 % interval
 
 
 class BaselineHandicapped(EyasError):
-    """The speedup is higher than speculation can give: the plain arm was slowed down."""
+    """The speedup is higher than speculation can give, so the plain arm was slowed down."""
 
     code = "bench-baseline-handicapped"
     exit_code = ExitCode.FINDINGS
@@ -59,7 +59,7 @@ class PartTimes:
 
 
 class Parts(Protocol):
-    """Times of a round's parts, of a chain or of a tree."""
+    """Times of the parts of a round, for a chain or a tree."""
 
     def ceiling(self, accept_length: float, histogram: Sequence[int]) -> Ceiling:
         """The speedup that they allow; entry k of `histogram` = rounds with k drafts."""
@@ -75,7 +75,7 @@ def compare(
 def _compare(
     measured: Measurements, arm: str, set_name: str, num_draft_tokens: int, parts: Parts | None, seed: int
 ) -> Comparison:
-    # A fixed depth accepts the same in every repeat; one that adapts learns on.
+    # A fixed depth accepts the same in every repeat; an adaptive one keeps learning.
     counted = [a for answers in measured.of(arm, set_name) for a in (answers if answers[0].drafted else answers[:1])]
     requests = [_acceptance(answer, num_draft_tokens) for answer in counted]
     total = pooled(requests, num_draft_tokens)
@@ -104,27 +104,29 @@ def _compare(
 
 
 def verdict(speedup: float, low: float, high: float, ceiling: Ceiling | None) -> str:
-    """What a speedup and its interval say, in words, whichever sign it has."""
+    """A speedup and its interval in words."""
     interval = f"{speedup:.2f} times plain (95 % interval {low:.2f} to {high:.2f})"
     text = f"{outcome(low, high)}: {interval}" + ("; leave it off here" if high < 1 else "")
     if ceiling is None:
         return text
     share = share_of_ceiling(speedup, ceiling.speedup)
     if share == "above":
-        return f"{text}; above its ceiling {ceiling.speedup:.2f}: the parts were timed at a slower moment, so repeat it"
+        return (
+            f"{text}; above its ceiling {ceiling.speedup:.2f}: the parts were timed at a slower moment, so run it again"
+        )
     place = "at" if share == "at it" else f"{share} of"
-    return f"{text}; {place} the ceiling {ceiling.speedup:.2f} that the parts' own times allow"
+    return f"{text}; {place} the ceiling {ceiling.speedup:.2f} that the times of its parts allow"
 
 
 def outcome(low: float, high: float) -> str:
-    """What the interval of a speedup shows."""
+    """What a speedup's interval shows, in words."""
     if low > 1:
         return "speculation is faster"
     return "speculation is slower" if high < 1 else "no difference can be shown"
 
 
 def share_of_ceiling(speedup: float, ceiling: float) -> str:
-    """`93%`; `at it` up to 2 % beyond, the noise of two measurements; `above` where the ceiling cannot be right."""
+    """`93%`; `at it` up to 2 % beyond, which is noise; `above` if the ceiling cannot be right."""
     share = speedup / ceiling
     if share > _MOST_OF_CEILING:
         return "above"
@@ -137,7 +139,7 @@ def arm_words(arm: str) -> str:
 
 
 def is_told(set_name: str, sets: Sequence[str]) -> bool:
-    """`all` says nothing of its own where there is one kind of text."""
+    """Whether to show a set: `all` repeats the other one if there is one kind of text."""
     return set_name != ALL or len({*sets} - {ALL}) != 1
 
 
@@ -148,7 +150,7 @@ def best_of(comparisons: Sequence[Comparison]) -> Comparison:
 
 
 def impossible(comparisons: Sequence[Comparison]) -> BaselineHandicapped | None:
-    """The first speedup whose lower confidence bound exceeds 1.02 times its accept length, as the error that it is."""
+    """An error for the first speedup whose lower bound exceeds 1.02 times its accept length; None without one."""
     bad = [c for c in comparisons if c.speedup_low > MAX_SPEEDUP_PER_ACCEPT_LENGTH * c.accept_length]
     if not bad:
         return None
@@ -156,9 +158,9 @@ def impossible(comparisons: Sequence[Comparison]) -> BaselineHandicapped | None:
     return BaselineHandicapped(
         f"a speedup of at least {low:.2f} at an accept length of {accept_length:.2f} is impossible",
         f"set {bad[0].set}, {bad[0].arm}",
-        "a verify pass costs at least what a plain step costs, so that speedup cannot exceed accept length:"
+        "a verify pass costs at least as much as a plain step, so a speedup cannot exceed the accept length:"
         " the plain arm was slowed down",
-        "run again on a quiet machine or with `--threads 1`; if it stays, report it with `eyas bench --json`",
+        "run it again on an idle machine or with `--threads 1`; if it stays, report it with what `--json` prints",
     )
 
 

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class EngineArm:
-    """Our engine with K drafts per pass; K = 0 is the plain arm, by the same code. Or with a depth that adapts."""
+    """Eyas' engine with K drafts per pass, or with an adaptive depth; K = 0 is the plain arm, by the same code."""
 
     def __init__(
         self, engine: "Engine", limits: "Limits", num_draft_tokens: int, adaptive: "AdaptiveDepth | None" = None
@@ -41,7 +41,7 @@ class EngineArm:
 
 
 class EngineOracle:
-    """The engine's target, asked about near-ties."""
+    """The engine's target, as the judge of near-ties."""
 
     def __init__(self, engine: "Engine") -> None:
         self._target = engine.target
@@ -54,13 +54,13 @@ class EngineOracle:
 
 
 class TransformersArm:
-    """`transformers` greedy `generate`, as a user would call it: the peer of the plain arm.
+    """Greedy `generate` of `transformers`, as a user would call it: the peer of the plain arm.
 
     Args:
         folder: of the target.
         limits: as for the other arms.
         dtype, device: by name.
-        num_threads: what torch uses when nobody interferes.
+        num_threads: torch's own number.
     """
 
     name, num_draft_tokens = "transformers", 0
@@ -74,7 +74,7 @@ class TransformersArm:
         self._model = model.to(device).eval()
 
     def answer(self, prompt: BenchPrompt) -> Answer:
-        """See `Arm.answer`; the time of the first token is that of its arrival at a streamer."""
+        """See `Arm.answer`; the first token's time is when it reaches a streamer."""
         torch, times = self._torch, []
 
         class Streamer:
@@ -105,7 +105,7 @@ class TransformersArm:
 
 
 class PartTimer:
-    """Times the parts of a round by themselves, for the ceiling; where rounds are captured, the captured parts.
+    """Times the parts of a round by themselves, for the ceiling; captured rounds by their captured parts.
 
     Args:
         engine: with a draft.
@@ -158,7 +158,7 @@ class PartTimer:
 
 
 class TreeArm:
-    """Our engine with a tree per verify pass.
+    """Eyas' engine with a draft tree per verify pass.
 
     Args:
         engine: with a draft.
@@ -200,7 +200,7 @@ class TreePartTimes:
     num_expansions: int
 
     def ceiling(self, accept_length: float, histogram: Sequence[int]) -> Ceiling:
-        """The speedup that these times allow at an accept length; a round's own bookkeeping is not among them."""
+        """The speedup that these times allow at an accept length; they leave out a round's own bookkeeping."""
         drafting = self.read + self.num_expansions * self.expand
         return Ceiling(
             speedup=accept_length * self.one_row / (self.verify + drafting),
@@ -254,7 +254,7 @@ class TreePartTimer:
         times, rows = self._times[shape], shape.num_nodes + 1
         one_row, output = _timed(lambda: self._target.forward([next_id]), self._clock)
         aux_states = output.aux_states.clone()
-        # Any tree will do: what a row costs hardly depends on whose descendant it is.
+        # Any tree will do: a row's cost hardly depends on its parent.
         parents = [-1, *(row // shape.width for row in range(shape.num_nodes))]
         verify, _ = _timed(lambda: self._target.forward_tree([next_id] * rows, parents), self._clock)
         self._target.keep([], rows)

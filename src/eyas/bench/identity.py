@@ -1,4 +1,4 @@
-"""Speculation must not change the text: compares answers token for token and judges where they part."""
+"""Speculation must not change the text: compares answers token for token and judges the token at which they part."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ MAX_LOGIT_GAP = {"float32": 1e-4, "float16": 0.125, "bfloat16": 1.0}
 
 
 class TextsDiffer(EyasError):
-    """A speculative text is not the plain one, and no near-tie excuses it."""
+    """A speculative text differs from the plain one, and no near-tie excuses it."""
 
     code = "bench-texts-differ"
     exit_code = ExitCode.FINDINGS
@@ -49,7 +49,7 @@ def judge(
             f"prompt {prompt.id}, K = {num_draft_tokens}, token {at}",
             f"plain has {_at(plain.ids, at)}, speculative has {_at(other.ids, at)}, and one of them lies {gap:.2e}"
             f" below the target's best logit (a near-tie is < {max_gap:g}): a speed with another text is no speedup",
-            "this is a fault of the engine or of its kernels: please report it with the prompt",
+            "report this with the prompt: it is a bug in the engine or its kernels",
         )
     return Divergence(id=prompt.id, num_draft_tokens=num_draft_tokens, at=at, logit_gap=gap)
 

@@ -1,4 +1,4 @@
-"""Runs the arms: every prompt by every arm, one after the other, the whole repeated."""
+"""Runs the arms: every arm answers every prompt, and the whole is repeated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ ALL = "all"
 
 @dataclass(slots=True)
 class Measurements:
-    """What was measured.
+    """All answers of a run.
 
     Attributes:
         prompts: the workload, in order.
@@ -41,8 +41,8 @@ class Measurements:
 def measure(arms: Sequence[Arm], prompts: Sequence[BenchPrompt], num_repeats: int, talk: Talk) -> Measurements:
     """Answer every prompt `num_repeats` times by every arm.
 
-    Arms take turns on each prompt, and another one begins each time: a slow minute of the machine or a warm cache
-    falls on all of them alike. One prompt by each arm beforehand warms up and is not counted.
+    Arms take turns on each prompt, and each turn begins with another arm, so that a slow minute of the machine or a
+    warm cache affects all of them alike. One prompt by each arm warms up beforehand and is not counted.
     """
     result = Measurements(prompts, {arm.name: [[] for _ in prompts] for arm in arms})
     for arm in arms:

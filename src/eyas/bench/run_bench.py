@@ -27,15 +27,15 @@ class BenchSettings:
     """How to measure.
 
     Attributes:
-        depths: every K to compare with plain decoding, each at least 1; empty only beside `adaptive_most`.
-        adaptive_most: also an arm whose depth adapts, at most so deep; None for none.
+        depths: every K to compare with plain decoding, each at least 1; empty only with `adaptive_most`.
+        adaptive_most: also an arm whose depth adapts up to this; None for none.
         trees: also an arm for each of these trees.
         num_repeats: of the whole workload.
         max_new_tokens: per answer, at least 2 (the first token belongs to no round).
         stop_ids: end an answer.
         seed: of the bootstrap.
-        peer_folder: target folder for a `transformers` arm beside the plain one; None for none.
-        dtype: of all arms: says how close two logits must be to be a tie.
+        peer_folder: target folder for a `transformers` arm; None for none.
+        dtype: of all arms; it decides how close two logits are in a tie.
         device, num_threads: of the peer's arm.
     """
 
@@ -61,13 +61,13 @@ class BenchSettings:
 
     @property
     def all_depths(self) -> tuple[int, ...]:
-        """Every K that a round may have."""
+        """Every K that a round can have."""
         return tuple(sorted({*self.depths, *range(1, (self.adaptive_most or 0) + 1)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is benchmarked, for the record: documents with names and fingerprints."""
+    """What is measured, for the record: documents with names and fingerprints."""
 
     target: Mapping[str, Any]
     draft: Mapping[str, Any]
@@ -84,7 +84,7 @@ def run_bench(
     pieces: Callable[[Sequence[int]], list[str]],
     talk: Talk,
 ) -> BenchRecord:
-    """Measure plain and speculative decoding, and hold every answer against the plain one.
+    """Measure plain and speculative decoding, and compare every answer with the plain one.
 
     Args:
         engine: with a draft.
@@ -169,7 +169,7 @@ def _typical_text(engine: "Engine", prompts: Sequence[BenchPrompt], settings: Be
 def _judge_all(
     measured: Measurements, arms: Sequence[Arm], oracle: EngineOracle, max_gap: float
 ) -> tuple[list[Divergence], int]:
-    """Every answer of every arm and repeat against the plain arm's first; near-ties, and how many were compared."""
+    """Compare every answer with the plain arm's first: the near-ties, and the number of comparisons."""
     found: list[Divergence] = []
     num_compared = 0
     for arm in arms:
@@ -214,11 +214,11 @@ def _verdict(
     lines = [f"{c.set}: {c.verdict}; accept length {c.accept_length:.2f}" for c in at_best]
     same = "all" if not divergences else f"{num_compared - len(divergences)} of"
     lines.append(
-        f"{same} {num_compared} answers compared with the plain arm's first ones are equal, token for token"
+        f"{same} {num_compared} answers are equal to the plain arm's first ones, token for token"
         + parting(divergences, max_gap)
     )
     if peer := _peer_share(speeds):
-        lines.append(f"the plain arm runs at {peer:.2f} times transformers' generate")
+        lines.append(f"the plain arm runs at {peer:.2f} times the speed of transformers' generate")
     refusal = impossible(comparisons)
     if refusal is not None:
         lines.insert(0, f"NOT VALID: {refusal.what} ({refusal.where})")
@@ -228,12 +228,14 @@ def _verdict(
 
 
 def parting(divergences: Sequence[Divergence], max_gap: float) -> str:
-    """How many texts part at near-ties; where the first one does, and by how much."""
+    """How many texts part at near-ties, and where the first one does."""
     if not divergences:
         return ""
     first = divergences[0]
     where = f"the first is {first.id} at token {first.at}, {first.logit_gap:.2g} below"
-    return f"; {len(divergences)} part where both tokens tie for the target's best logit (< {max_gap:g}; {where})"
+    return (
+        f"; {len(divergences)} part where both tokens nearly tie for the target's best logit (< {max_gap:g}; {where})"
+    )
 
 
 def _peer_share(speeds: Sequence[ArmFigures]) -> float | None:
@@ -245,7 +247,7 @@ def _peer_share(speeds: Sequence[ArmFigures]) -> float | None:
 
 
 def repetition_notes(repetition: Mapping[str, float]) -> list[str]:
-    """Sets whose texts repeat themselves."""
+    """A note for each set whose texts repeat themselves."""
     return [
         f"{share:.0%} of the tokens of set {name} repeat a 4-gram of the same text: repetitive text flatters a draft"
         for name, share in repetition.items()
@@ -257,4 +259,4 @@ def _peer_notes(speeds: Sequence[ArmFigures]) -> list[str]:
     peer = _peer_share(speeds)
     if peer is None or peer >= 1:
         return []
-    return [f"the plain arm is slower than transformers' generate ({peer:.2f} times): the baseline is weak"]
+    return [f"the plain arm is a weak baseline: it runs at {peer:.2f} times the speed of transformers' generate"]
