@@ -38,7 +38,7 @@ def test_the_maps_name_what_runs():
         "src/eyas/models/draft_layer.py",
         "tests/support/plain_trainer.py",
         "src/eyas/train/optimise/trainer.py",
-        "src/eyas/train/step/head_loss.py",
+        "src/eyas/train/step/ttt_loss.py",
     }
 
 

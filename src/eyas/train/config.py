@@ -96,9 +96,10 @@ class TrainConfig:
     loss: Annotated[LossName, Parameter(group=OPTIMISATION)] = "kl"
     """kl: divergence from the target (EAGLE-3). ce: its first choice. tv: 1 - acceptance of a sampled draft. lk: moves
     from kl to tv as the draft gets better."""
-    unroll: Annotated[Literal["fused", "modules"], Parameter(group=OPTIMISATION)] = "fused"
-    """fused: target, draft and loss by eyas' fused arithmetic, as far as it covers them. modules: by the plain modules,
-    slower, on any device; for a draft or a loss that you have changed."""
+    unroll: Annotated[Literal["fused", "eager", "modules"], Parameter(group=OPTIMISATION)] = "fused"
+    """fused: target, draft and loss by eyas' fused arithmetic as far as it covers them, on a GPU with CUDA graphs where
+    launching would take longer than computing. eager: the same without graphs. modules: the plain modules, slower, on
+    any device; for a draft or a loss that you have changed."""
     step_decay: Annotated[float, Parameter(group=OPTIMISATION)] = 0.8
     """Weight of step j's loss is step_decay to the power j, in (0, 1]."""
     lr: Annotated[float | None, Parameter(group=OPTIMISATION)] = None

@@ -1,6 +1,6 @@
 import torch
 
-from eyas.train.optimise.data_wait import DataWait
+from eyas.train.optimise.trainer import DataWait
 
 
 def test_work_on_data_counts_where_the_device_had_nothing_else_to_do():

@@ -14,10 +14,9 @@ from eyas.models.target import Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.preflight.examine import examine, plan_train, say_time, say_time_elsewhere
+from eyas.train.preflight.examine import duration, examine, plan_train, say_time, say_time_elsewhere
 from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.preflight.target_checks import TeacherWrong, check_teacher
-from eyas.train.preflight.trial import duration
 from eyas.train.request import TrainRequest
 from eyas.train.rows.mask_statistics import mask_statistics
 from tiny_target import tiny_target

@@ -14,7 +14,7 @@ from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.examine import plan_train
 from eyas.train.preflight.hardware import peak_flops
 from eyas.train.request import TrainRequest, require_sinks
-from eyas.train.run.sinks import open_sinks, scalars_of
+from eyas.train.run.metrics_journal import open_sinks, scalars_of
 from eyas.train.run.train import train
 from train_run_folder import make_run_folder
 

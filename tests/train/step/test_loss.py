@@ -8,8 +8,8 @@ from torch import Tensor
 
 from eyas.train.step.compute_weights import ComputeWeight
 from eyas.train.step.distributions import DraftVocabulary, ReferenceDistributions, Teacher
-from eyas.train.step.head_loss import HeadLoss, chunk_size, head_loss
 from eyas.train.step.loss import LOSSES
+from eyas.train.step.ttt_loss import HeadLoss, chunk_size, head_loss
 
 K, N, H, D, V = 2, 13, 6, 11, 17
 OFFERED = torch.tensor([0, 1, 3, 4, 6, 8, 9, 11, 12, 15, 16])
@@ -45,7 +45,7 @@ def written_out(name: str, logits: Tensor, taught: Teacher) -> Tensor:
 
 @pytest.mark.parametrize("name", list(LOSSES))
 def test_the_fused_head_gives_the_loss_and_the_gradients_of_the_written_out_one(name, monkeypatch):
-    monkeypatch.setattr("eyas.train.step.head_loss.chunk_size", lambda *_: 5)  # several chunks, the last one shorter
+    monkeypatch.setattr("eyas.train.step.ttt_loss.chunk_size", lambda *_: 5)  # several chunks, the last one shorter
     # fp64 throughout: the losses' own widening to fp32 would hide the comparison
     monkeypatch.setattr(Tensor, "float", lambda tensor: tensor)
     states, weight = random(K, N, H, seed=1).requires_grad_(), random(D, H, seed=2).requires_grad_()

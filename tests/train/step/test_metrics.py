@@ -1,7 +1,7 @@
 import torch
 
 from eyas.train.optimise.step_outcome import PendingStep, pack_figures, read_steps
-from eyas.train.step.metrics import StepCounts, count_chains
+from eyas.train.step.ttt_loss import StepCounts, count_chains
 
 
 def test_a_chain_ends_with_the_first_wrong_step_and_with_the_supervised_text():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from eyas.train.optimise.optimiser import diverged
-from eyas.train.step.metrics import StepCounts
+from eyas.train.step.ttt_loss import StepCounts
 
 _COUNTS = tuple(field.name for field in fields(StepCounts))
 

@@ -1,8 +1,8 @@
 """One optimiser step of training: target forward, teacher, unrolled draft, backward, update. Reads no files."""
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.data_wait import DataWait
 from eyas.train.optimise.optimiser import GuardedAdamW, lr_share
 from eyas.train.optimise.ranks import SOLO, Ranks
 from eyas.train.optimise.sharding import Shards
@@ -23,6 +22,40 @@ from eyas.train.step.packed_target import packed_target
 from eyas.train.step.reference_check import require_reference
 from eyas.train.step.ttt_loss import PhaseClock, TttObjective, no_clock, no_counts, ttt_backward
 from eyas.train.step.unroll import FusedUnroll, make_unroll
+
+
+class DataWait:
+    """Sums up the idle time; never waits for the device.
+
+    Args:
+        is_idle: whether the device has finished its work; asked after each piece of work on data. A device that is
+            still busy has not waited. One that is idle has waited at most for all of it, and that is counted.
+        clock: seconds.
+    """
+
+    def __init__(self, is_idle: Callable[[], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        self._is_idle, self._clock = is_idle, clock
+        self._seconds = 0.0
+
+    @classmethod
+    def of(cls, device: torch.device) -> "DataWait":
+        """For the work given to `device` by this thread; a CPU is always idle meanwhile."""
+        if device.type != "cuda":
+            return cls(lambda: True)
+        return cls(lambda: torch.cuda.current_stream(device).query())
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Around work on data."""
+        begin = self._clock()
+        yield
+        if self._is_idle():
+            self._seconds += self._clock() - begin
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        taken, self._seconds = self._seconds, 0.0
+        return taken
 
 
 class Trainer:
@@ -66,7 +99,7 @@ class Trainer:
         half = target.parts.embedding.dtype
         dtype = half if half == torch.bfloat16 else draft.dtype
         self._micro_batch = config.micro_batch_on(target.device.type)
-        is_fused = config.unroll == "fused"
+        is_fused = config.unroll != "modules"
         self._states = packed_target(target, self._micro_batch, is_fused=is_fused)
         with self.whole_draft():
             self._unroll = make_unroll(draft, config.ttt_steps, dtype, is_fused=is_fused)
@@ -79,6 +112,11 @@ class Trainer:
             self._captured = CapturedMicroBatches(
                 draft, self._unroll, config.ttt_steps, self._accumulate, record, self.data_wait
             )
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether micro-batches are recorded and replayed."""
+        return self._captured is not None
 
     @property
     def why_not_captured(self) -> str | None:

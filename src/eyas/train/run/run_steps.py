@@ -14,11 +14,10 @@ from eyas.models.draft import Eagle3Draft
 from eyas.records.checkpoint import CheckpointState
 from eyas.talk import Talk
 from eyas.train.optimise.trainer import Trainer
+from eyas.train.preflight.examine import say_first_step
 from eyas.train.preflight.train_plan import TrainPlan
-from eyas.train.preflight.trial import say_first_step
 from eyas.train.run.held_out_replay import HeldOutReplay
-from eyas.train.run.metrics_journal import MetricsJournal, Speedometer, best_of
-from eyas.train.run.sinks import Sink
+from eyas.train.run.metrics_journal import MetricsJournal, Sink, Speedometer, best_of
 from eyas.train.run.stopping import Listen, never_asked
 from eyas.train.run.unfinished_run import draft_tensors, put_tensors, restore, save_checkpoint
 
