@@ -369,3 +369,17 @@ raise SystemExit(main(["eval", {str(made / "draft")!r}, "--target", {str(made / 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["settings"]["versions"]["eyas"] == __version__
+
+
+def test_rows_beyond_the_targets_context_are_named(made, capsys, tmp_path):
+    import shutil
+
+    target = tmp_path / "target"
+    shutil.copytree(made / "target", target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 20}))
+    arguments = ["eval", str(made / "draft"), "--target", str(target), "--data", str(made / "rows.jsonl"), "--json"]
+
+    assert main(arguments) == 0
+    (note,) = (n for n in json.loads(capsys.readouterr().out)["notes"] if "context" in n)
+    assert note.startswith("3 rows are longer than the target's context of 20 tokens (longest: 22)")

@@ -227,6 +227,31 @@ def test_where_no_kernel_can_be_kept_torchs_own_are_used_and_it_is_said(tmp_path
     assert "the engine uses torch's own" in talk.notes[0]
 
 
+@pytest.mark.parametrize("damage", ["truncated", "another library", "empty", "fifo", "no fingerprint"])
+def test_a_damaged_kernel_cache_is_compiled_again_or_left_and_never_loaded(tmp_path: Path, damage: str):
+    if load_kernels(tmp_path, Silent()) is None:
+        pytest.skip("there is no C compiler")
+    (library,) = (tmp_path / "kernels").glob("*.so")
+    whole = library.read_bytes()
+    library.unlink()
+    if damage == "fifo":
+        os.mkfifo(library)
+    elif damage == "no fingerprint":
+        library.write_bytes(whole)
+        library.with_suffix(".fingerprint").unlink()
+    else:
+        library.write_bytes({"truncated": whole[:4096], "another library": whole[::-1], "empty": b""}[damage])
+    talk = Silent()
+
+    loaded = load_kernels(tmp_path, talk)
+
+    assert (loaded is None) == (damage == "fifo")
+    if damage == "fifo":
+        assert "a device or a pipe" in talk.notes[0]
+    else:
+        assert library.read_bytes() == whole
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

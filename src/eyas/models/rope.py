@@ -11,7 +11,7 @@ from eyas.errors import EyasError
 
 
 class RopeUnsupported(EyasError):
-    """The draft's RoPE scaling is of a kind that the installed transformers does not compute."""
+    """The draft's RoPE is of a kind, or has values, that the installed transformers cannot compute with."""
 
     code = "rope-unsupported"
 
@@ -52,25 +52,32 @@ def inverse_frequencies(rope: Rope, head_dim: int, max_positions: int) -> tuple[
     """Inverse frequencies [R / 2] in fp32, and the factor on cosines and sines (1 unless YaRN or LongRoPE).
 
     Raises:
-        RopeUnsupported: the scaling's `rope_type` is unknown to transformers.
+        RopeUnsupported: transformers does not know the scaling's `rope_type`, or cannot compute with its values.
 
     Source: transformers modeling_rope_utils.py, which SGLang and vLLM agree with for these kinds.
     """
-    num_rotated = int(head_dim * rope.partial_rotary_factor)
     kind = _kind(rope)
+    try:
+        frequencies, scale = _frequencies(rope, kind, head_dim, max_positions)
+    except (TypeError, ValueError, LookupError, ArithmeticError, RuntimeError) as error:
+        raise _unsupported(kind, f"{type(error).__name__}: {str(error)[:200]}") from error
+    if not (len(frequencies) and frequencies.isfinite().all() and 0 < scale < float("inf")):
+        raise _unsupported(kind, f"theta {rope.theta} and {rope.scaling} do not give finite angles")
+    return frequencies, scale
+
+
+def _frequencies(rope: Rope, kind: str, head_dim: int, max_positions: int) -> tuple[Tensor, float]:
     if kind == "default":
+        num_rotated = int(head_dim * rope.partial_rotary_factor)
+        if not 0 < num_rotated <= head_dim:
+            raise ValueError(f"partial_rotary_factor {rope.partial_rotary_factor} rotates {num_rotated} of {head_dim}")
         exponents = torch.arange(0, num_rotated, 2, device="cpu").float() / num_rotated
         return 1.0 / rope.theta**exponents, 1.0
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     if kind not in ROPE_INIT_FUNCTIONS:
-        raise RopeUnsupported(
-            f"RoPE scaling of kind '{kind}' cannot be computed",
-            "config.json: rope_scaling",
-            f"the installed transformers knows {sorted(ROPE_INIT_FUNCTIONS)}",
-            "correct the kind, or upgrade transformers",
-        )
+        raise _unsupported(kind, f"the installed transformers knows {sorted(ROPE_INIT_FUNCTIONS)}")
     parameters = {
         **(rope.scaling or {}),
         "rope_type": kind,
@@ -87,6 +94,15 @@ def inverse_frequencies(rope: Rope, head_dim: int, max_positions: int) -> tuple[
     with torch.device("cpu"):  # real numbers also when the draft is being built on the meta device
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
     return frequencies.float(), float(scale)
+
+
+def _unsupported(kind: str, why: str) -> RopeUnsupported:
+    return RopeUnsupported(
+        f"RoPE of kind '{kind}' cannot be computed",
+        "config.json: rope_scaling, rope_parameters",
+        why,
+        "correct the kind and its values, or upgrade transformers",
+    )
 
 
 def _kind(rope: Rope) -> str:

@@ -15,6 +15,7 @@ from eyas.models.target import Target, require_finite
 from eyas.records import fingerprint
 from eyas.records.atomic import atomic_file
 from eyas.records.eval_rows import EvalRow
+from eyas.records.json_lines import open_regular
 from eyas.records.probe_pack import ProbeAbout, ProbeLacksBoundary, read_about, unreadable
 from eyas.talk import Talk
 
@@ -134,6 +135,7 @@ def read_probe(path: Path) -> ProbePack:
     """
     where = str(path)
     try:
+        open_regular(path).close()  # a pipe would be waited for
         with safe_open(path, "pt") as file:
             about = read_about(file.metadata() or {}, where)
             names = file.keys()

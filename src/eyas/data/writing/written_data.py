@@ -28,6 +28,7 @@ from eyas.records.atomic import OutputExists, atomic_file, write_text
 from eyas.records.changes import what_changed
 from eyas.records.conversation import Conversation, place_of
 from eyas.records.data_files import read_conversations
+from eyas.records.json_lines import read_regular
 from eyas.talk import Talk
 
 SCHEMA = "eyas.written/1"
@@ -235,7 +236,7 @@ def _standing(folder: Path, made_of: Mapping[str, Any], replace: bool) -> _Writt
             changed = what_changed(document.get("made_of"), made_of)
             if document["fingerprint"] == _heading(made_of)["fingerprint"]:
                 return _whole(document, folder) if path == done else None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if not replace:
                 raise WrittenDamaged(
                     f"{folder} is damaged",
@@ -264,12 +265,12 @@ def _first_day(folder: Path) -> date | None:
         return None
     try:
         return date.fromisoformat(_document(folder / BEGUN)["day"])
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _document(path: Path) -> Mapping[str, Any]:
-    document = json.loads(path.read_text(encoding="utf-8"))
+    document = json.loads(read_regular(path))
     if not isinstance(document, dict) or document["schema"] != SCHEMA:
         raise ValueError(f"it is not an object with the schema {SCHEMA}")
     return document

@@ -14,7 +14,8 @@ from functools import cached_property
 from pathlib import Path
 
 from eyas.records import fingerprint
-from eyas.records.atomic import WriteFailed, atomic_file
+from eyas.records.atomic import WriteFailed, atomic_file, write_text
+from eyas.records.json_lines import read_regular
 from eyas.talk import Talk
 
 SOURCE = Path(__file__).with_name("cpu_kernels.c")
@@ -113,7 +114,7 @@ def load_kernels(cache: Path, talk: Talk) -> NativeKernels | None:
     path = cache / "kernels" / f"eyas-{key}.so"
     kernels = NativeKernels(path)
     try:
-        failure = None if path.exists() else _compile(compiler, runtime, path)
+        failure = None if _is_whole(path) else _compile(compiler, runtime, path)
         if failure is None:
             kernels.load()
             return kernels
@@ -133,11 +134,25 @@ def _compile(compiler: str, runtime: Path | None, path: Path) -> str | None:
         result = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         if result.returncode != 0:
             return (result.stderr.strip().splitlines() or ["no message"])[0]
+        library = aside.read_bytes()
         with atomic_file(path) as file:
-            file.write(aside.read_bytes())
+            file.write(library)
+        write_text(_print_of(path), fingerprint.of_bytes(library))
         return None
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _is_whole(path: Path) -> bool:
+    """The library is there as it was compiled: the system kills a process that loads a truncated one."""
+    try:
+        return fingerprint.of_bytes(read_regular(path)) == read_regular(_print_of(path)).decode("ascii", "replace")
+    except OSError:
+        return False
+
+
+def _print_of(path: Path) -> Path:
+    return path.with_suffix(".fingerprint")
 
 
 def _openmp_runtime() -> Path | None:
