@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Literal, get_args
 
-from packaging.utils import canonicalize_name
-
 from eyas.client.server_api import EYAS, OPENAI, ServerApi
 from eyas.contract.engines.serving_engine import ServingEngine
 from eyas.contract.engines.version import EngineVersion
@@ -72,7 +70,7 @@ def parse_engine(text: str, *, nearest: bool = False, runner: str | None = None,
         EngineVersionUnknown: outside the known span and `nearest` is off.
     """
     match = _SPEC.match(text.strip())
-    distribution = canonicalize_name(match["engine"]) if match else ""
+    distribution = re.sub(r"[-_.]+", "-", match["engine"]).lower() if match else ""
     engine = next((e for e in all_engines() if distribution in e.distributions), None)
     if match is None or engine is None:
         examples = [f"{flag} {e.name}=={e.releases.newest}" for e in all_engines()]

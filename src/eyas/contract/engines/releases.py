@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Literal
 
 from eyas.contract.engines.version import at_least, parse_version
@@ -37,7 +37,7 @@ class Releases:
     model_types: Mapping[str, str]
 
     @classmethod
-    def load(cls, file: Traversable) -> "Releases":
+    def load(cls, file: Path) -> "Releases":
         """Read a `releases.toml`."""
         table = tomllib.loads(file.read_text(encoding="utf-8"))
         entries = tuple(Release(**{"read": row["since"], **row}) for row in table["release"])

@@ -7,7 +7,7 @@ Each engine is a folder beside this file: code split by these parts, and data th
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Protocol
 
 from eyas.client.server_api import ServerApi
@@ -148,7 +148,7 @@ class LogKnowledge:
         folder: the engine's own folder, with its data files.
     """
 
-    folder: Traversable
+    folder: Path
 
 
 class ServingEngine(Protocol):

@@ -11,8 +11,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from eyas.contract.engines.registry import ENGINES, all_engines, engine_named
@@ -312,7 +311,7 @@ def _merged(part: str, key: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
 
 # ---------------------------------------------------------------------- files
 
-_COMMON = resources.files("eyas.serve.log")
+_COMMON = Path(__file__).parent
 _ALL_PARENTS = ("KeyboardInterrupt|SystemExit|asyncio\\.exceptions\\.CancelledError|BrokenProcessPool",)
 
 
@@ -326,11 +325,11 @@ def _rows(file: str, part: str, engine: str) -> Iterator[dict[str, Any]]:
         yield from _table(_folder(name), file).get(part, ())
 
 
-def _folder(engine: str) -> Traversable:
+def _folder(engine: str) -> Path:
     return engine_named(engine).log.folder if engine else _COMMON
 
 
-def _table(folder: Traversable, file: str) -> dict[str, Any]:
+def _table(folder: Path, file: str) -> dict[str, Any]:
     return _read(str(folder), file) if (folder / file).is_file() else {}
 
 

@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
+from pathlib import Path
 
 from eyas.contract.engines.version import parse_version
 from eyas.diagnostic import Diagnostic, finding
@@ -36,7 +36,7 @@ class FlagTable:
     own: Mapping[str, str]
 
     @classmethod
-    def load(cls, engine: str, folder: Traversable, *, is_loose: bool = False) -> "FlagTable":
+    def load(cls, engine: str, folder: Path, *, is_loose: bool = False) -> "FlagTable":
         """Read the `flags.txt` of an engine's folder."""
         text = (folder / "flags.txt").read_text(encoding="utf-8")
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]

@@ -6,7 +6,7 @@ Each engine's folder holds its sets (`rules.toml`); `runtime_parameters.py` and 
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Literal
 
 
@@ -116,7 +116,7 @@ class LoadRules:
     fuses_a_by_pair: bool = False
 
 
-def read_rules(engine: str, folder: Traversable) -> tuple[tuple[LoadRules, ...], Mapping[str, Any]]:
+def read_rules(engine: str, folder: Path) -> tuple[tuple[LoadRules, ...], Mapping[str, Any]]:
     """The rule sets of an engine's `rules.toml`, and what else that file holds."""
     table = tomllib.loads((folder / "rules.toml").read_text(encoding="utf-8"))
     sets: dict[tuple[str, str], dict[str, Any]] = {}

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 _SAME_AS = {"deepseek_v3": "kimi_k2", "deepseek_v2": "kimi_k2", "deepseek_v32": "kimi_k2"}
@@ -87,6 +87,6 @@ def _all_defaults() -> Mapping[str, Mapping[str, Any]]:
 
     Those of another model type than llama are what differs from llama's.
     """
-    file = resources.files("eyas.contract.engines.loading") / "config_defaults.json"
+    file = Path(__file__).parent / "config_defaults.json"
     found: Mapping[str, Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     return found

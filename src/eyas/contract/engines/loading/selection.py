@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from eyas.contract.engines.loading.ledger import Reason, Verdict, reason
@@ -89,5 +89,5 @@ def stops(
 
 @cache
 def _model_types() -> dict[str, frozenset[str]]:
-    file = resources.files("eyas.contract.engines.loading") / "model_types.json"
+    file = Path(__file__).parent / "model_types.json"
     return {version: frozenset(names) for version, names in json.loads(file.read_text(encoding="utf-8")).items()}

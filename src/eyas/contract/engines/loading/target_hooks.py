@@ -7,7 +7,7 @@ versions at which something changed, with file and line). Says nothing of drafts
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any, Literal
 
 from eyas.contract.engines.version import EngineVersion, at_least
@@ -39,7 +39,7 @@ class TargetHook:
     source: str = ""
 
 
-def load_hooks(folder: Traversable) -> Hooks:
+def load_hooks(folder: Path) -> Hooks:
     """The table of one engine: architecture -> its steps, oldest first."""
     hooks: Hooks = json.loads((folder / "target_hooks.json").read_text(encoding="utf-8"))
     return hooks

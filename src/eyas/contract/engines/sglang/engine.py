@@ -1,7 +1,7 @@
 """SGLang as a `ServingEngine`."""
 
 from functools import cached_property
-from importlib import resources
+from pathlib import Path
 
 from eyas.client.server_api import ServerApi
 from eyas.contract.engines.launching.known_flags import FlagTable
@@ -9,7 +9,7 @@ from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.serving_engine import Launching, Loading, LogKnowledge, ServingEngine
 from eyas.contract.spec.target_spec import TargetSpec
 
-_FOLDER = resources.files("eyas.contract.engines.sglang")
+_FOLDER = Path(__file__).parent
 
 
 class SGLang:

@@ -5,7 +5,7 @@ Source: srt/models/registry.py, srt/speculative/, srt/models/*.py of the version
 
 from collections.abc import Mapping
 from functools import partial
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, AuxCapture, default_capture, layer_ids_at
@@ -32,7 +32,7 @@ _CLASS, _MLA_CLASS = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"
 class SGLangLoading:
     """`Loading` of SGLang."""
 
-    def __init__(self, releases: Releases, folder: Traversable) -> None:
+    def __init__(self, releases: Releases, folder: Path) -> None:
         self._releases, self.hooks = releases, load_hooks(folder)
         self.rules, table = read_rules("sglang", folder)
         self._old_classes = table["old_draft_classes"]

@@ -1,7 +1,7 @@
 """vLLM as a `ServingEngine`."""
 
 from functools import cached_property
-from importlib import resources
+from pathlib import Path
 
 from eyas.client.server_api import ServerApi
 from eyas.contract.engines.launching.known_flags import FlagTable
@@ -10,7 +10,7 @@ from eyas.contract.engines.serving_engine import Launching, Loading, LogKnowledg
 from eyas.contract.engines.version import at_least
 from eyas.contract.spec.target_spec import TargetSpec
 
-_FOLDER = resources.files("eyas.contract.engines.vllm")
+_FOLDER = Path(__file__).parent
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 
 

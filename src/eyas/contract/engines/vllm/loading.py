@@ -5,7 +5,7 @@ Source: model_executor/models/registry.py, transformers_utils/configs/speculator
 """
 
 from collections.abc import Mapping
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, TOP_IDS, AuxCapture, default_capture, layer_ids_at
@@ -32,7 +32,7 @@ _OTHER_IDS = "eagle_config.layer_ids"
 class VllmLoading:
     """`Loading` of vLLM."""
 
-    def __init__(self, releases: Releases, folder: Traversable) -> None:
+    def __init__(self, releases: Releases, folder: Path) -> None:
         self._releases, self.hooks = releases, load_hooks(folder)
         self.rules, self._names = read_rules("vllm", folder)
 
