@@ -2,12 +2,14 @@ import ast
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from eyas import api
 from eyas.shipped import draft_folder
+from eyas.train.preflight.train_plan import TrainPlan
 
 
 @pytest.mark.parametrize("name", api.__all__)
@@ -62,3 +64,11 @@ def test_importing_the_api_brings_no_torch():
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
     assert done.stdout.strip() == "False"
+
+
+def test_a_plan_is_shown_in_a_few_lines():
+    reading = api.read_draft(api.read_checkpoint(draft_folder()))
+    plan = api.plan_conversion(reading, api.dialect_named("vllm"), None)
+    assert len(repr(plan)) < 1000
+    heavy = {"target", "spec", "vocabulary", "batches", "held_out"}
+    assert not heavy & {field.name for field in fields(TrainPlan) if field.repr}

@@ -27,7 +27,7 @@ class DraftToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ChainVerdict:
     """What a verify pass decided.
 
     Attributes:
@@ -45,7 +45,7 @@ class Rule(Protocol):
     def draft(self, logits: Tensor, vocab_index: Tensor | None) -> DraftToken:
         """Choose a draft from [D] logits; `vocab_index` [D] maps to target ids (None: they are target ids)."""
 
-    def verify(self, logits: Tensor, drafts: Sequence[DraftToken]) -> Verdict:
+    def verify(self, logits: Tensor, drafts: Sequence[DraftToken]) -> ChainVerdict:
         """Judge K drafts by the target's logits [K + 1, V]; row k stands after draft k (row 0 before all of them)."""
 
 
@@ -57,13 +57,13 @@ class GreedyRule:
         best = logits.argmax()
         return DraftToken(int(best if vocab_index is None else vocab_index[best]))
 
-    def verify(self, logits: Tensor, drafts: Sequence[DraftToken]) -> Verdict:
+    def verify(self, logits: Tensor, drafts: Sequence[DraftToken]) -> ChainVerdict:
         """Accept drafts up to the first that is not the target's argmax."""
         choices: list[int] = logits.argmax(-1).tolist()
         accepted = 0
         while accepted < len(drafts) and drafts[accepted].id == choices[accepted]:
             accepted += 1
-        return Verdict(accepted, choices[accepted])
+        return ChainVerdict(accepted, choices[accepted])
 
 
 class SampledRule:
@@ -92,15 +92,15 @@ class SampledRule:
         wide = probs.new_zeros(int(vocab_index.max()) + 1).index_copy(0, vocab_index, probs[0])
         return DraftToken(int(vocab_index[chosen]), wide)
 
-    def verify(self, logits: Tensor, drafts: Sequence[DraftToken]) -> Verdict:
+    def verify(self, logits: Tensor, drafts: Sequence[DraftToken]) -> ChainVerdict:
         """Accept drafts one by one; the first rejected one is replaced, or a bonus token follows the last."""
         target_probs = self._probs(logits)
         for k, token in enumerate(drafts):
             replacement = self._reject(target_probs[k], token)
             if replacement is not None:
-                return Verdict(k, replacement)
+                return ChainVerdict(k, replacement)
         last = target_probs[len(drafts)]
-        return Verdict(len(drafts), int(draw(last[None], self._uniform(1, last.device))))
+        return ChainVerdict(len(drafts), int(draw(last[None], self._uniform(1, last.device))))
 
     def _reject(self, target: Tensor, token: DraftToken) -> int | None:
         """None when the draft is accepted, else the token that stands in its place."""

@@ -113,16 +113,16 @@ class ConversionPlan:
         copied_from_target: canonical names whose data come from the target.
     """
 
-    reading: DraftReading
-    target: TargetSpec | None
+    reading: DraftReading = field(repr=False)
+    target: TargetSpec | None = field(repr=False)
     dialect: str
     container: Literal["safetensors", "bin"]
-    config: Mapping[str, Any]
-    tensors: tuple[PlannedTensor, ...]
+    config: Mapping[str, Any] = field(repr=False)
+    tensors: tuple[PlannedTensor, ...] = field(repr=False)
     dropped: Mapping[str, str] = field(default_factory=dict)
     allowed: Mapping[str, str] = field(default_factory=dict)
     losses: tuple[Diagnostic, ...] = ()
-    side_files: Mapping[str, Any] = field(default_factory=dict)
+    side_files: Mapping[str, Any] = field(default_factory=dict, repr=False)
     left_out: tuple[str, ...] = ()
     copied_from_target: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Everything about a run that is known before a model is loaded: rows, vocabulary, steps."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,14 @@ class TrainPlan:
     """
 
     rows: Rows
-    target: TargetSpec
-    spec: DraftSpec
-    vocabulary: ChosenVocabulary | None
+    target: TargetSpec = field(repr=False)
+    spec: DraftSpec = field(repr=False)
+    vocabulary: ChosenVocabulary | None = field(repr=False)
     resolved: Resolved
-    batches: list[Batch]
+    batches: list[Batch] = field(repr=False)
     num_tokens: int
     costs: Costs
-    held_out: HeldOutRows | None = None
+    held_out: HeldOutRows | None = field(default=None, repr=False)
     eval_every: int = 0
 
     def as_document(self) -> dict[str, Any]:
