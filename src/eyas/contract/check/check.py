@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from eyas.contract.check.advice import with_tried_advice
 from eyas.contract.check.engine_findings import engine_findings, with_random_embedding, without_consequences
 from eyas.contract.dialects.other_methods import Method, other_method
 from eyas.contract.engines.launching.recipe import DraftLaunch, Launch
@@ -25,7 +24,7 @@ from eyas.contract.reading.target_fit import fit_findings
 from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec, target_spec
 from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
-from eyas.diagnostic import SEVERITIES, Diagnostic, Severity, errors_of, worst_first
+from eyas.diagnostic import SEVERITIES, Convert, Diagnostic, Severity, errors_of, worst_first
 from eyas.errors import EyasError
 
 
@@ -120,7 +119,11 @@ def check(
         if other is not None:
             others[engine.label] = _judge(draft, reading, spec, engine, other, options, deep)
         of_engine = engine_findings(ledger, others.get(engine.label), draft.where)
-        findings += with_tried_advice(of_engine, reading, spec, engine)
+        if any(isinstance(remedy, Convert) for found in of_engine for remedy in found.remedies):
+            from eyas.contract.check.advice import with_tried_advice  # a sound draft's check starts without `convert`
+
+            of_engine = with_tried_advice(of_engine, reading, spec, engine)
+        findings += of_engine
         if reading is not None:
             rules = rules_for(engine_named(engine.engine).loading.rules, engine, ledger.draft_class)
             counting = Counting.chain(options.num_draft_tokens)
