@@ -61,3 +61,85 @@ def test_a_tap_after_the_last_layer_is_a_matter_of_the_target_class_and_the_vers
     counted = [f for f in report.findings if f.code == "aux-count"]
     assert (counted == []) == is_tapped
     assert is_tapped or "1 of them past the last layer" in counted[0].why
+
+
+@shared
+def test_a_float16_draft_under_a_bfloat16_target_crashes_on_sglang_unless_dtype_is_given():
+    report = report_on("17-sglang-draft-dtype", "sglang==0.5.23", "vllm==0.33.0")
+
+    assert report.ledgers["sglang==0.5.23"].verdict == "crash"
+    (found,) = [f for f in report.findings if f.code == "draft-dtype"]
+    assert 'write "torch_dtype": "bfloat16"' in found.advice
+    assert "--dtype bfloat16" in " ".join(report.launch["sglang==0.5.23"].flags)
+    assert report.withheld("sglang==0.5.23") is None
+    assert report.ledgers["vllm==0.33.0"].verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "crashes"),
+    [
+        ("float16", "bfloat16", True),
+        (None, "bfloat16", True),
+        ("float32", "bfloat16", True),
+        ("bfloat16", "float16", True),
+        ("bfloat16", "bfloat16", False),
+        ("torch.bfloat16", "bfloat16", False),
+        ("float32", "float16", False),
+        (None, "float32", False),
+    ],
+)
+def test_sglang_serves_draft_and_target_each_in_the_dtype_of_its_config(
+    tmp_path: Path, dtype: str | None, target: str, crashes: bool
+):
+    draft = damage_matrix.healthy().set(torch_dtype=dtype)
+
+    report = report_of(tmp_path, draft, "sglang==0.5.12", torch_dtype=target)
+
+    assert ("draft-dtype" in {f.code for f in report.findings}) == crashes
+    assert ("--dtype" in report.launch["sglang==0.5.12"].flags) == crashes
+
+
+def without_states(hidden: int = damage_matrix.H) -> damage_matrix.Draft:
+    """A draft that sees the target's last hidden state and has no fc, as NVIDIA publishes some."""
+    draft = damage_matrix.healthy().drop("fc.weight")
+    draft.config["eagle_config"] = {"use_aux_hidden_state": False}
+    return draft
+
+
+@pytest.mark.parametrize("engine", ["sglang==0.5.9", "sglang==0.5.23", "vllm==0.25.1", "vllm==0.33.0"])
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "MixtralForCausalLM"])
+def test_a_draft_that_was_trained_without_aux_states_is_served_as_trained(
+    tmp_path: Path, engine: str, architecture: str
+):
+    report = report_of(tmp_path, without_states(), engine, architectures=[architecture])
+
+    assert report.ledgers[engine].verdict == "ok"
+    assert {f.severity for f in report.findings} == {"note"}
+    assert "aux-none" in {f.code for f in report.findings}
+
+
+def test_the_same_switch_on_a_draft_with_an_fc_is_fatal(tmp_path: Path):
+    draft = damage_matrix.healthy()
+    draft.config["eagle_config"]["use_aux_hidden_state"] = False
+
+    report = report_of(tmp_path, draft, "sglang==0.5.23")
+
+    assert (report.ledgers["sglang==0.5.23"].verdict, report.ledgers["sglang==0.5.23"].severity) == (
+        "silent-damage",
+        "fatal",
+    )
+
+
+def test_without_the_switch_a_missing_fc_stays_fatal(tmp_path: Path):
+    draft = without_states()
+    draft.config["eagle_config"] = {}
+
+    report = report_of(tmp_path, draft, "vllm==0.33.0")
+
+    assert "tensor-missing" in {f.code for f in report.findings}
+
+
+def test_without_aux_states_the_widths_must_be_equal(tmp_path: Path):
+    report = report_of(tmp_path, without_states(), "vllm==0.33.0", hidden_size=2 * damage_matrix.H)
+
+    assert "target-hidden-size" in {f.code for f in report.findings}

@@ -76,7 +76,9 @@ class CheckReport:
 
     def withheld(self, label: str) -> str | None:
         """Why nobody is shown the flags of a launch on this engine; None where they may be copied."""
-        codes = dict.fromkeys(f.code for f in errors_of(self.findings) if f.engine in (None, label))
+        answered = launch.answers if (launch := self.launch.get(label)) else ()
+        mine = (f.code for f in errors_of(self.findings) if f.engine in (None, label))
+        codes = dict.fromkeys(code for code in mine if code not in answered)
         return f"this would be served damaged or not at all ({', '.join(codes)})" if codes else None
 
 

@@ -75,6 +75,9 @@ def _notes(ledger: Ledger, where: str, label: str) -> list[Diagnostic]:
         notes.append(
             _note("dtype-cast", f"{counted(len(casts), 'tensor is', 'tensors are')} cast down", where, why, label)
         )
+    if ledger.aux == ():
+        why = "eagle_config.use_aux_hidden_state is false and the draft has no fc: it was trained on that state alone"
+        notes.append(_note("aux-none", "no layers are tapped: the draft sees the last hidden state", where, why, label))
     if ledger.aux is None:
         why = "the target's depth is not known: give --target"
         notes.append(_note("aux-unknown", "which layers are tapped cannot be told", where, why, label))

@@ -102,7 +102,11 @@ def _aux(
     if stated is None and boundaries is not None:
         stated = len(boundaries)
     fc, width = tensors.get("fc.weight"), int(fields["target_hidden_size"])
-    if stated is None and fc is not None and len(fc.shape) == 2 and fc.shape[1] % width == 0 and fc.shape[1]:
+    eagle_config = checkpoint.config.get("eagle_config")
+    is_off = isinstance(eagle_config, Mapping) and eagle_config.get("use_aux_hidden_state") is False
+    if is_off and fc is None:
+        num_aux, boundaries, source_of = 0, None, "eagle_config.use_aux_hidden_state is false, and there is no fc"
+    elif stated is None and fc is not None and len(fc.shape) == 2 and fc.shape[1] % width == 0 and fc.shape[1]:
         num_aux, source_of = fc.shape[1] // width, FC_COLUMNS
     else:
         num_aux, source_of = stated or 3, "config.json" if stated else "the usual 3"

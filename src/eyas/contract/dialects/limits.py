@@ -44,7 +44,7 @@ class Limits:
 _SAYS = {
     "loss-mla": ("draft_class", "has no MLA drafts"),
     "loss-layers": ("num_layers", "holds {layers} layer(s), the draft has {spec.num_layers}"),
-    "loss-num-aux": ("num_aux", "takes exactly 3 aux states, the draft has {spec.num_aux}"),
+    "loss-num-aux": ("num_aux", "takes {aux} aux states, the draft has {spec.num_aux}"),
     "loss-target-hidden-size": (
         "target_hidden_size",
         "needs equal widths, the target has {spec.target_hidden_size}, the draft {spec.hidden_size}",
@@ -77,7 +77,7 @@ def losses(spec: DraftSpec, limits: Limits) -> tuple[Diagnostic, ...]:
     is_held = {
         "loss-mla": limits.mla or not is_mla,
         "loss-layers": layers is None or spec.num_layers <= layers,
-        "loss-num-aux": not limits.fixed_aux or spec.num_aux == 3,
+        "loss-num-aux": spec.num_aux == 3 or (not limits.fixed_aux and spec.num_aux > 0),
         "loss-target-hidden-size": limits.target_hidden_size or spec.target_hidden_size == spec.hidden_size,
         "loss-quantization": limits.quantization or spec.quantization is None,
         "loss-residual": limits.residual_post or spec.residual != "post-norm",
@@ -94,6 +94,7 @@ def losses(spec: DraftSpec, limits: Limits) -> tuple[Diagnostic, ...]:
         "loss-embedding": limits.own_embedding or spec.embedding != "own",
     }
     words = {"spec": spec, "layers": layers, "scaling": scaling, "pairs": "adjacent pairs" if is_mla else "halves"}
+    words["aux"] = "exactly 3" if limits.fixed_aux else "one or more"
     return tuple(
         loss(code, switch, f"{limits.format} {text.format_map(words)}", is_allowable=code not in _HOPELESS)
         for code, (switch, text) in _SAYS.items()

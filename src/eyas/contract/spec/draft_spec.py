@@ -56,6 +56,7 @@ class DraftSpec:
 
     Attributes:
         residual: the residual of layer 0 is the fused state before (`pre-norm`, EAGLE-3) or after `hidden_norm`.
+        num_aux: tapped target states; 0 = the draft sees the target's last hidden state and has no fc.
         aux_norm: norm of the aux input: `none`, one over A*Ht (`over-concat`, key norm_before_fc, tensor input_norm)
             or one per state (`per-state`, key fc_norm).
         feedback: state fed to the next step: before (`pre-norm`, EAGLE-3) or after the final norm (`post-norm`,

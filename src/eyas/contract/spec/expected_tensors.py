@@ -17,7 +17,9 @@ class Expected:
 def expected_tensors(spec: DraftSpec) -> Mapping[str, Expected]:
     """Canonical name -> shape of every tensor of `spec`; `spec.tensors` is not looked at."""
     hidden, wide = spec.hidden_size, spec.num_aux * spec.target_hidden_size
-    found = {"fc.weight": (hidden, wide), "norm.weight": (hidden,)}
+    found: dict[str, tuple[int, ...]] = {"norm.weight": (hidden,)}
+    if spec.num_aux:
+        found["fc.weight"] = (hidden, wide)
     if spec.fc_bias:
         found["fc.bias"] = (hidden,)
     if spec.aux_norm == "over-concat":

@@ -22,6 +22,12 @@ _TIED_BY_DEFAULT = ("gemma", "cohere", "gpt2", "smollm3")
 _NOT_IDENTITY = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache", "auto_map"}
 
 
+def config_dtype(config: Mapping[str, Any]) -> str | None:
+    """The dtype that a config names, in either spelling; None if it names none."""
+    named = config.get("dtype") or config.get("torch_dtype")
+    return named.removeprefix("torch.") if isinstance(named, str) else None
+
+
 class TargetConfigIncomplete(EyasError):
     """The target's config does not say how wide or deep the model is."""
 
@@ -77,6 +83,11 @@ class TargetSpec:
     fingerprint: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     text_config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def dtype(self) -> str | None:
+        """Dtype that its config names, of the language model first; None if it names none."""
+        return config_dtype(self.text_config) or config_dtype(self.config)
 
     @property
     def tokenizer_hash(self) -> str | None:

@@ -141,9 +141,10 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
     command = launching.command(recipe)
     environment = server_environment(caller, command.environment, key=key, pythonpath=request.pythonpath)
     memory = _memory(recipe, engine)
+    answered = launching.draft_launch(recipe.draft).answers
     findings = worst_first(
         [
-            *(f for f in report.findings if f.engine in (None, engine.label)),
+            *(f for f in report.findings if f.engine in (None, engine.label) and f.code not in answered),
             *launching.bad_combinations(recipe, environment.variables),
             *command.findings,
             *environment.findings,

@@ -10,7 +10,7 @@ from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.draft_spec import DraftReading
-from eyas.contract.spec.target_spec import TargetSpec
+from eyas.contract.spec.target_spec import TargetSpec, config_dtype
 from eyas.diagnostic import Diagnostic, draft_folder, finding
 
 _LENGTH_KEYS = ("max_position_embeddings", "max_sequence_length", "seq_length", "n_positions")
@@ -25,16 +25,18 @@ class Launch:
         environment: variables that must be set.
         notes: hints in words (lengths, attention backend, mapping of K).
         files: name -> text of the files that `flags` name, for an engine that takes settings from a file.
+        answers: codes of findings of `check` that these flags and variables mend.
     """
 
     flags: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+    answers: tuple[str, ...] = ()
 
     def as_document(self) -> dict[str, Any]:
         """The launch as a JSON object; `files` only where there are any."""
-        return {name: value for name, value in asdict(self).items() if name != "files" or value}
+        return {k: v for k, v in asdict(self).items() if k != "answers" and (k != "files" or v)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +48,11 @@ class DraftLaunch:
         length: longest sequence by the draft's config, tokens; `scaled_length`: with its RoPE scaling counted.
         rope_type: of the draft's RoPE scaling.
         window: the draft's sliding window; None where the engine needs no flag for it.
-        is_quantised, is_mla: of the draft.
+        dtype: that the draft's config names; None = none. is_quantised, is_mla: of the draft.
         is_parallel: P-EAGLE: all drafts in one pass.
         target_length: longest sequence of the target by its config, tokens.
-        target_is_quantised: its checkpoint is. target_type: model type of its language model.
+        target_is_quantised: its checkpoint is. target_type: model type of its language model. target_dtype: that its
+            config names; None = it names none, or the target is unknown.
         counting: K, steps and top-k.
         served_length: longest sequence to serve; None = the target's own.
         quantization: of the target, asked for on the command line.
@@ -63,12 +66,14 @@ class DraftLaunch:
     scaled_length: int | None = None
     rope_type: str = "default"
     window: int | None = None
+    dtype: str | None = None
     is_quantised: bool = False
     is_mla: bool = False
     is_parallel: bool = False
     target_length: int | None = None
     target_is_quantised: bool = False
     target_type: str = ""
+    target_dtype: str | None = None
     served_length: int | None = None
     quantization: str | None = None
     attention_backend: str | None = None
@@ -97,12 +102,14 @@ class DraftLaunch:
             scaled_length=_scaled_length(spec.rope.scaling or {}, spec.max_position_embeddings),
             rope_type=(spec.rope.scaling or {}).get("rope_type", "default"),
             window=spec.sliding_window if rules is not None and rules.window == "flag" else None,
+            dtype=config_dtype(reading.checkpoint.config),
             is_quantised=spec.quantization is not None,
             is_mla=spec.draft_class == "mla",
             is_parallel=reading.checkpoint.config.get("speculators_model_type") == "peagle",
             target_length=target.max_position_embeddings if target else None,
             target_is_quantised=bool(target and target.quantization),
             target_type=target.text_model_type if target else "",
+            target_dtype=target.dtype if target else None,
         )
 
     @classmethod

@@ -53,6 +53,7 @@ def aux_reasons(
     config: SeenConfig,
     where: str,
     remedy: Remedies,
+    has_fc: bool,
 ) -> list[Reason]:
     """Reasons from comparing the tapped boundaries with the trained ones and with the width of fc.
 
@@ -60,8 +61,11 @@ def aux_reasons(
         via: engine and runner, for a person.
         num_aux: aux states that fc is built for.
         remedy: what to write where so that this engine taps the trained boundaries.
+        has_fc: the draft holds an fc, so it was trained on aux states.
     """
     place = f"{where}: config.json"
+    if capture.is_off and not has_fc:
+        return _wrong_width(target, config, place)
     if capture.is_off:
         return [
             reason(
@@ -107,18 +111,22 @@ def aux_reasons(
                 do=remedy,
             )
         )
-    if target is not None and target.hidden_size != config.target_hidden:
-        reasons.append(
-            reason(
-                code="target-hidden-size",
-                verdict="crash",
-                what=f"the target's states are {target.hidden_size} wide, fc is built for {config.target_hidden}",
-                where=f"{place}: target_hidden_size",
-                why="the first forward pass fails on the width",
-                do="give the target that the draft was trained for, or write target_hidden_size",
-            )
+    return reasons + _wrong_width(target, config, place)
+
+
+def _wrong_width(target: TargetSpec | None, config: SeenConfig, place: str) -> list[Reason]:
+    if target is None or target.hidden_size == config.target_hidden:
+        return []
+    return [
+        reason(
+            code="target-hidden-size",
+            verdict="crash",
+            what=f"the target's states are {target.hidden_size} wide, fc is built for {config.target_hidden}",
+            where=f"{place}: target_hidden_size",
+            why="the first forward pass fails on the width",
+            do="give the target that the draft was trained for, or write target_hidden_size",
         )
-    return reasons
+    ]
 
 
 def _severity(trained: Sequence[int], tapped: Sequence[int]) -> DamageSeverity:

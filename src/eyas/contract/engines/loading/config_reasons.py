@@ -70,7 +70,8 @@ def start_reasons(
             "train the draft with a q_lora_rank",
         )
     width = num_aux_states(rules, config) * config.target_hidden
-    if rules.skips_square_fc and width and width == config.size("hidden_size"):
+    has_aux = config.get("eagle_config.use_aux_hidden_state", True) is not False
+    if rules.skips_square_fc and has_aux and width and width == config.size("hidden_size"):
         found.append(
             reason(
                 code="fc-skipped",

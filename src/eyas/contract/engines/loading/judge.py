@@ -22,6 +22,7 @@ from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.talk import counted
 
+_FUSION = ("model.fc.", "model.input_norm.", "model.fc_norm.")
 _SHOWN = 8  # messages of a crash beyond the first; its items name all tensors
 
 
@@ -54,8 +55,12 @@ def judge(
     loaded = load_tensors(rules, config, parameters, draft, map_exists=_map_exists(rules, config, target))
     trained = reading.spec.aux_boundaries if reading else None
     capture = loading.capture(engine, runner, config, hook, target.num_layers if target else None, trained)
-    tensors, entries = _shared(rules, config, loaded, _parameter_entries(rules, config, parameters, loaded), target)
+    built = _parameter_entries(rules, config, parameters, loaded)
+    if capture.is_off:  # what fuses aux states is never applied
+        built = tuple(replace(p, state="unused") if p.name.startswith(_FUSION) and not p.sources else p for p in built)
+    tensors, entries = _shared(rules, config, loaded, built, target)
     keys = key_fates(rules, draft.config)
+    has_fc = any(name.endswith("fc.weight") or ".fc." in f".{name}" for name in draft.tensors)
     via = f"{engine.label} ({runner} runner)" if runner else engine.label
     remedy = loading.aux_remedy(trained, runner, where) if trained is not None else ""
     num_aux = num_aux_states(rules, config)
@@ -86,8 +91,8 @@ def judge(
             *loading.own_reasons(state),
         ],
         "capture": [
-            *_hook_reasons(loading, engine, hook, where),
-            *aux_reasons(via, capture, hook, reading, target, num_aux, config, where, remedy),
+            *([] if capture.is_off else _hook_reasons(loading, engine, hook, where)),
+            *aux_reasons(via, capture, hook, reading, target, num_aux, config, where, remedy, has_fc),
         ],
     }
     reasons = tuple(replace(reason, stage=stage) for stage, part in found.items() for reason in part)

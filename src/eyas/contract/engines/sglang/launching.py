@@ -51,12 +51,17 @@ class SGLangLaunching:
         named, needed, environment, notes = _draft_flags(draft)
         counting = f"K = {steps} drafts per pass: num-steps {steps}, num-draft-tokens {nodes}"
         counting += f" (vLLM: num_speculative_tokens {steps})"
-        return Launch(flags=(*named, *needed), environment=environment, notes=(counting, *notes))
+        answers = ("draft-dtype",) if "--dtype" in needed else ()
+        flags = (*named, *needed)
+        return Launch(flags=flags, environment=environment, notes=(counting, *notes), answers=answers)
 
     def command(self, recipe: Recipe) -> EngineCommand:
         """The whole command for this machine (head and workers differ in --node-rank only)."""
         options, port = recipe.options, recipe.options.port or self.default_port
         named, needed, environment, notes = _draft_flags(recipe.draft)
+        if flag_value(recipe.extra, "--dtype") is not None and "--dtype" in needed:
+            at = needed.index("--dtype")
+            needed[at : at + 2] = []
         argv = [recipe.python, "-m", "sglang.launch_server", "--model-path", recipe.target, *named]
         argv += ["--host", options.host, "--port", str(port), *_sizes(recipe), *needed]
         if options.served_name:
@@ -87,6 +92,12 @@ class SGLangLaunching:
         return "before 0.5.10 SGLang's server stays up after a rank has died: watch it (eyas watch)"
 
 
+def served_dtype(named: str | None) -> str:
+    """What --dtype auto makes of a config's dtype. Source: srt/configs/model_config.py _get_and_verify_dtype."""
+    name = {"half": "float16", "float": "float32"}.get(named or "float32", named or "float32")
+    return "float16" if name == "float32" else name
+
+
 def _draft_flags(draft: DraftLaunch) -> tuple[list[str], list[str], dict[str, str], list[str]]:
     """Flags of algorithm, draft and shape; flags that this very draft needs; variables; notes."""
     steps, topk, nodes = draft.counting.sglang
@@ -109,6 +120,10 @@ def _draft_flags(draft: DraftLaunch) -> tuple[list[str], list[str], dict[str, st
     if (draft.target_is_quantised or draft.quantization) and not draft.is_quantised:
         needed += ["--speculative-draft-model-quantization", "unquant"]
         notes.append("without `unquant` the draft would inherit --quantization of the target")
+    wanted = served_dtype(draft.target_dtype)
+    if draft.target_dtype and served_dtype(draft.dtype) != wanted:
+        needed += ["--dtype", wanted]
+        notes.append(f"--dtype {wanted}: the draft's config would be served in {served_dtype(draft.dtype)} and crash")
     if draft.attention_backend:
         needed += ["--speculative-draft-attention-backend", draft.attention_backend]
     elif not draft.is_mla and draft.target_type.startswith(_MLA_TARGETS):

@@ -22,8 +22,10 @@ from eyas.contract.engines.loading.selection import (
 from eyas.contract.engines.loading.target_hooks import TargetHook, load_hooks
 from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.serving_engine import LoadedDraft
+from eyas.contract.engines.sglang.launching import served_dtype
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.layer_ids import LayerIds
+from eyas.contract.spec.target_spec import config_dtype
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
 
 _CLASS, _MLA_CLASS = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"
@@ -91,7 +93,7 @@ class SGLangLoading:
     ) -> AuxCapture:
         """Ids in eagle_config, read as the target's class reads them, in the order of the layers."""
         if config.get("eagle_config.use_aux_hidden_state", True) is False:
-            return AuxCapture(boundaries=None, source="eagle_config.use_aux_hidden_state is false", is_off=True)
+            return AuxCapture(boundaries=(), source="eagle_config.use_aux_hidden_state is false", is_off=True)
         # any exception while reading is swallowed. Source: spec_aux_hidden_state.py:185-196
         ids, source = layer_ids_at(config, NESTED_IDS), NESTED_IDS
         if ids is None:
@@ -123,10 +125,12 @@ class SGLangLoading:
         return "crash", what, "AttributeError at start, after the weights were loaded"
 
     def own_reasons(self, draft: LoadedDraft) -> list[Reason]:
-        """An EAGLE-3 draft under the algorithm EAGLE."""
+        """An EAGLE-3 draft under the algorithm EAGLE; a draft that computes in another dtype than its target."""
+        found = _dtype(draft)
         if draft.algorithm != "EAGLE":
-            return []
+            return found
         return [
+            *found,
             reason(
                 code="algorithm-eagle",
                 verdict="silent-damage",
@@ -136,5 +140,30 @@ class SGLangLoading:
                 why="no aux states are captured, fc is skipped by a shape test, the head is the target's, d2t is"
                 " unused: the server is healthy and accepts nothing",
                 do=Flag("--speculative-algorithm", "EAGLE3"),
-            )
+            ),
         ]
+
+
+def _dtype(draft: LoadedDraft) -> list[Reason]:
+    """With --dtype auto each model takes its own config's dtype, and the draft's class does not cast its inputs.
+
+    Source: srt/configs/model_config.py _get_and_verify_dtype; srt/models/llama_eagle3.py (no cast).
+    """
+    target = draft.target
+    own = config_dtype(draft.config.values)
+    if target is None or target.dtype is None or served_dtype(own) == served_dtype(target.dtype):
+        return []
+    wanted = served_dtype(target.dtype)
+    said = f"says {own}" if own else "names no dtype"
+    return [
+        reason(
+            code="draft-dtype",
+            verdict="crash",
+            what=f"the draft computes in {served_dtype(own)}, its target in {wanted}",
+            where=f"{draft.where}: config.json: torch_dtype",
+            why=f"config.json {said}; --dtype auto takes each model's own (none or float32 becomes float16), and the"
+            " first product of the target's states and fc raises: mat1 and mat2 must have the same dtype",
+            do=(Edit("torch_dtype", wanted), Flag("--dtype", wanted, "(eyas serve does)")),
+            items=("torch_dtype",),
+        )
+    ]

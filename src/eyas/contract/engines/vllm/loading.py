@@ -82,7 +82,7 @@ class VllmLoading:
         Source: model_executor/models/interfaces.py set_aux_hidden_state_layers.
         """
         if config.get("eagle_config.use_aux_hidden_state", True) is False:
-            return AuxCapture(boundaries=None, source="eagle_config.use_aux_hidden_state is false", is_off=True)
+            return AuxCapture(boundaries=(), source="eagle_config.use_aux_hidden_state is false", is_off=True)
         paths = [TOP_IDS]
         if runner == "v1":
             paths.append(NESTED_IDS)
