@@ -35,7 +35,7 @@ def test_an_unknown_name_is_told_with_those_there_are():
     [
         (lambda draft: api.evaluate(draft, draft, "rows.jsonl", None, None), "give ['rows.jsonl']"),
         (lambda draft: api.evaluate(draft, draft, Path("a.jsonl"), None, None), "data takes a list of paths, not one"),
-        (lambda draft: api.check(draft, None, []), "draft is no path.*give api.read_checkpoint('"),
+        (lambda draft: api.check(draft, None, []), "draft is not a path.*give api.read_checkpoint('"),
         (lambda draft: api.read_draft(api.read_checkpoint(draft), draft), "give api.read_target('"),
     ],
 )

@@ -1,11 +1,11 @@
-"""The public Python API: the stages under the names of the commands, each imported only when it is used.
+"""The public Python API: the stages under the names of the commands, each imported on first use.
 
     from eyas import api
 
     record = api.evaluate(draft, target_folder, [rows], api.EvalConfig(num_draft_tokens=5), api.Silent())
 
-Where a path is wanted, a `str` does. Examples: docs/api.md. `import eyas.api` itself brings no torch. What is not
-listed here may change without notice.
+Paths may be given as `str`. Examples: docs/api.md. `import eyas.api` imports no torch. What is not listed here may
+change without notice.
 """
 
 import inspect
@@ -125,7 +125,7 @@ _HOMES = {
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605 - a list, made from the one table
 
-# what a function may want in place of a path -> how it is had from one
+# type of a parameter -> how to make it from a path
 _READ_BY = {
     "Checkpoint": "read_checkpoint(PATH)",
     "DraftReading": "read_draft(api.read_checkpoint(PATH))",
@@ -136,7 +136,7 @@ _READ_BY = {
 
 
 class ApiMisused(_EyasError):
-    """A function of `eyas.api` got a path where something read from it is wanted, or one path in place of several."""
+    """A function of `eyas.api` got a path instead of what is read from it, or one path instead of a list."""
 
     code = "api-misused"
 
@@ -150,7 +150,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _door(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which takes `str` for `Path`, and says what to do where a path is none of its business."""
+    """`function`, which then takes `str` for `Path`, and says what to give if it does not take a path."""
     signature = inspect.signature(function)
 
     @wraps(function)
@@ -180,7 +180,7 @@ def _let_in(value: Any, wanted: Any, name: str, where: str) -> Any:
     for read in (_READ_BY.get(getattr(kind, "__name__", "")) for kind in kinds):
         if read is not None and is_path:
             raise ApiMisused(
-                f"{name} is no path: it is what was read from one",
+                f"{name} is not a path: it is what was read from one",
                 where,
                 f"it got {value!r}",
                 f"give api.{read.replace('PATH', repr(str(value)))}",

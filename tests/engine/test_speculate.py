@@ -77,9 +77,9 @@ def test_answers_come_in_order_with_the_counts_of_the_single_stream_engine(depth
     [
         ([1, VOCAB], f"holds token id {VOCAB}"),
         ([-1], "holds token id -1"),
-        ([1, 2.5], "holds what is no token id"),
-        ("hello", "holds what is no token id"),
-        (7, "holds what is no token id"),
+        ([1, 2.5], "holds something that is not a token id"),
+        ("hello", "holds something that is not a token id"),
+        (7, "holds something that is not a token id"),
     ],
 )
 def test_ids_that_the_target_does_not_have_are_refused_before_anything_runs(ids, said):

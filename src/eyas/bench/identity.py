@@ -48,7 +48,7 @@ def judge(
             f"speculative decoding changed the text of prompt {prompt.id}",
             f"prompt {prompt.id}, K = {num_draft_tokens}, token {at}",
             f"plain has {_at(plain.ids, at)}, speculative has {_at(other.ids, at)}, and one of them lies {gap:.2e}"
-            f" below the target's best logit (a near-tie is < {max_gap:g}): a speed with another text is no speedup",
+            f" below the target's best logit (a near-tie is < {max_gap:g}): speed with another text is not a speedup",
             "report this with the prompt: it is a bug in the engine or its kernels",
         )
     return Divergence(id=prompt.id, num_draft_tokens=num_draft_tokens, at=at, logit_gap=gap)

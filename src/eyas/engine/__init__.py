@@ -1,1 +1,1 @@
-"""The reference engine: exact, readable, and fast for one stream. Start reading at `round.py`."""
+"""Eyas' own engine: exact, and fast for one stream. `open_engine` gives an `Engine`; start reading at `round.py`."""

@@ -1,10 +1,10 @@
 """How deep to draft, decided round by round: nothing here changes a text, only its speed.
 
-Knows costs (`CostTable`), what was accepted so far, and how far the draft's own confidence can be trusted. Two
-questions are answered. *Is speculation worth it now?* While it is on, the speed of its last rounds is held against a
-plain step; where it loses it is turned off, and tried again after some plain steps: soon where it has gained more than
-it lost so far, else after so many that trying costs at most a small share of the time. *How deep?* A further draft must
-be expected to gain more tokens a second than the rounds gain as they are.
+Knows costs (`CostTable`), what was accepted so far, and how far the draft's own confidence can be trusted. It answers
+two questions. *Is speculation worth it now?* While speculation is on, the speed of its last rounds is compared with a
+plain step. If it loses, it is turned off and tried again after some plain steps: soon if it has gained more than it
+lost so far, otherwise so late that trying costs at most a small share of the time. *How deep?* A further draft must be
+expected to raise the tokens per second of the round.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ class AdaptiveSettings:
     Attributes:
         window: drafted rounds whose speed is held against plain, at least `trial`.
         trial: rounds before their speed is taken for that of the next ones, 1 or more.
-        most_lost: plain steps; rounds that have lost so much are enough, also before the window is full.
+        most_lost: plain steps; a loss of this many ends speculation before the window is full.
         budget: share of the time that failed trials may cost, above 0, where speculation has not gained it before.
         most_gained: plain steps of gain that count against later losses.
         first_wait, longest_wait: plain steps before a trial; the wait doubles with each one that fails.
@@ -45,7 +45,7 @@ class AdaptiveSettings:
 
 
 class AdaptiveDepth:
-    """The choice of depth for one engine; it lives on between texts.
+    """The choice of depth for one engine; it keeps learning from text to text.
 
     Args:
         costs: measured on that engine.
@@ -64,7 +64,7 @@ class AdaptiveDepth:
 
     @property
     def is_on(self) -> bool:
-        """Speculation is worth it, or being tried."""
+        """Whether speculation is on, because it pays or is being tried."""
         return self._switch.is_on
 
     def most_now(self) -> int:
@@ -110,7 +110,7 @@ class AdaptiveDepth:
 
 
 class Switch:
-    """Whether speculation is on, by what its rounds gained.
+    """Turns speculation on and off by what its rounds gained.
 
     Args:
         plain_s: seconds of a plain step.
@@ -179,7 +179,7 @@ class DepthCounts:
         self._kept = 1 - 1 / memory
 
     def saw(self, num_drafted: int, num_accepted: int) -> None:
-        """Count a round: depths behind the first rejected draft say nothing."""
+        """Count a round: depths after the first rejected draft are unknown."""
         for depth in range(len(self._tried)):
             self._tried[depth] *= self._kept
             self._accepted[depth] *= self._kept

@@ -1,4 +1,4 @@
-"""What rounds cost here and now, measured when an engine warms up: the ground on which depth is chosen."""
+"""What rounds of each depth cost, measured when an engine warms up; depth is chosen by it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class CostTable:
         return self.round_s[0]
 
     def of_round(self, num_drafted: int, *, has_read: bool) -> float:
-        """A round's seconds; a draft that read and then offered nothing worth verifying costs its reading."""
+        """A round's seconds; if the draft read but drafted nothing, its reading is added."""
         return self.round_s[num_drafted] + self.read_s * (has_read and num_drafted == 0)
 
     def of_another(self, num_drafted: int) -> float:

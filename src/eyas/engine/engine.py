@@ -81,7 +81,7 @@ class FastPath(Protocol):
         """See `Engine.generate`."""
 
     def measure_costs(self, num_positions: int, most: int) -> CostTable:
-        """What its rounds cost behind so many positions, per depth up to `most`."""
+        """Seconds per round at context length `num_positions`, for every depth up to `most`."""
 
     def measure_parts(self, num_positions: int, depths: Sequence[int]) -> tuple[float, Mapping[int, float], float]:
         """Seconds of a plain step, of a verify pass per depth, of one draft token; once each, for a ceiling."""
@@ -93,7 +93,7 @@ class Engine:
     Args:
         target: its cache is the engine's to use.
         draft: None for plain decoding only.
-        fast: takes the requests that it can; None where there is no such path.
+        fast: takes the requests that it can; None without a fast path.
         clock: seconds.
     """
 
@@ -108,7 +108,7 @@ class Engine:
         self.target, self.draft, self.fast, self.clock = target, draft, fast, clock
 
     def adaptive(self, ids: Sequence[int], most: int = 7, rule: Rule | None = None) -> AdaptiveDepth:
-        """A choice of depth for `generate`, from costs measured now; it learns on over all texts that it is given to.
+        """A choice of depth for `generate`, from costs measured now; it keeps learning over all texts that use it.
 
         Args:
             ids: a text of typical length, at least one token.
@@ -147,7 +147,7 @@ class Engine:
         Raises:
             PromptEmpty: no prompt ids.
             PromptOutsideVocabulary: an id that the target does not have.
-            DraftTokensInvalid: K is no whole number from 0 on.
+            DraftTokensInvalid: K is not a whole number from 0 on.
             DraftMissing: K > 0 without a draft.
         """
         depth = num_draft_tokens if adaptive is None else adaptive.most
@@ -210,17 +210,17 @@ class Engine:
         require_prompt(ids)
         if not isinstance(num_draft_tokens, Integral) or num_draft_tokens < least:
             raise DraftTokensInvalid(
-                f"{num_draft_tokens!r} draft tokens cannot be drafted in a round",
+                f"{num_draft_tokens!r} is not a number of draft tokens",
                 "num_draft_tokens" if least == 0 else "most",
-                f"wanted is a whole number from {least} on",
-                "correct it; 0 draft tokens are plain decoding",
+                f"it must be a whole number from {least} on",
+                "give another number; 0 is plain decoding",
             )
         if num_draft_tokens and self.draft is None:
             raise DraftMissing(
-                f"{num_draft_tokens} draft tokens per round, but no draft",
+                f"{num_draft_tokens} drafts per verify pass, but no draft",
                 "num_draft_tokens",
                 "speculation needs a draft",
-                "give the engine a draft, or ask for 0 draft tokens",
+                "open the engine with a draft, or ask for 0 draft tokens",
             )
         return ids
 

@@ -1,4 +1,4 @@
-"""What a generation yields: ids, where each came from, counts per round, times."""
+"""What a generation yields: ids with their origins, counts per round, times."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from eyas.decode.accept_length import Acceptance
 PREFILL = -1
 BONUS = 0
 
-# Hears each round's ids as they come; True ends the text there.
+# Called with each round's ids; True ends the text there.
 OnTokens = Callable[[Sequence[int]], bool | None]
 
 
@@ -24,7 +24,7 @@ class Generation:
         accepted: per round, accepted drafts *inside the text* (a round that runs past a stop id or the limit counts
             what lies before it; its bonus token counts always).
         drafted: per round, how many drafts were verified; 0 = an undrafted round, a plain step.
-        finish: why it ended; `caller` = its listener wanted no more.
+        finish: why it ended; `caller` = `on_tokens` returned True.
         prefill_s, decode_s: seconds until the first token, and from there to the last.
     """
 
@@ -62,7 +62,7 @@ class Generation:
 
         Args:
             ids: accepted drafts, then the bonus token.
-            num_accepted_drafts: the first so many of `ids` are drafts.
+            num_accepted_drafts: number of leading `ids` that are accepted drafts.
             stop_ids: end the text, themselves included.
             limit: most new tokens in all.
             num_drafted: drafts verified; None for K.
@@ -78,7 +78,7 @@ class Generation:
         return self.finish == "stop" or len(self.ids) >= limit
 
     def tell(self, on_tokens: OnTokens | None, begin: int, has_ended: bool) -> bool:
-        """Tell a listener of the ids from `begin` on; True when the text has ended, for whatever reason."""
+        """Call `on_tokens` with the ids from `begin` on; True if the text has ended for any reason."""
         wants_end = on_tokens is not None and bool(on_tokens(tuple(self.ids[begin:])))
         if wants_end and not has_ended:
             self.finish = "caller"

@@ -1,4 +1,4 @@
-"""Prompts before anything is computed of them: an id that a target does not have reads memory that is not its own."""
+"""Checks prompts before anything is computed: an id outside the vocabulary would read foreign memory."""
 
 from collections.abc import Iterable
 from operator import index
@@ -7,7 +7,7 @@ from eyas.errors import EyasError
 
 
 class PromptOutsideVocabulary(EyasError):
-    """A prompt holds what is no token of the target."""
+    """A prompt has an id that is not a token of the target."""
 
     code = "prompt-outside-vocabulary"
 
@@ -21,19 +21,19 @@ def require_known_ids(ids: Iterable[int], vocab_size: int, where: str) -> tuple[
         where: whose prompt, for the message.
 
     Raises:
-        PromptOutsideVocabulary: an id is no whole number, below 0, or `vocab_size` and more.
+        PromptOutsideVocabulary: an id is not a whole number in [0, `vocab_size`).
     """
     try:
         known = tuple(map(index, ids))
     except TypeError as error:
-        raise _outside("holds what is no token id", where, str(error), "give whole numbers") from error
+        raise _outside("holds something that is not a token id", where, str(error), "give whole numbers") from error
     wrong = next((i for i in known if not 0 <= i < vocab_size), None)
     if wrong is not None:
         raise _outside(
             f"holds token id {wrong}",
             where,
-            f"the target has the ids 0 … {vocab_size - 1}: its tokenizer does not belong to it, or knows added tokens"
-            " for which its embedding has no rows",
+            f"the target has the ids 0 … {vocab_size - 1}: its tokenizer belongs to another model, or has added"
+            " tokens for which its embedding has no rows",
             "use the tokenizer that the target was trained with",
         )
     return known

@@ -1,4 +1,4 @@
-"""From folders to an `Engine`: chooses the fast path where it fits and says so where it does not."""
+"""From folders to an `Engine`: takes the fast path if it fits, and says so if it does not."""
 
 import json
 import time
@@ -76,15 +76,15 @@ def open_engine(
         draft_path: folder or file in any format that `contract` reads.
         placement: dtype and device of both.
         cache: eyas' cache folder, for compiled kernels.
-        num_threads: at most so many for our own CPU kernels; fewer are used, and set for torch, where that is faster.
+        num_threads: the most for our own CPU kernels; fewer are used, and set for torch, if that is faster.
         rounds: "auto" captures whole rounds into CUDA graphs where that is possible; "reference" never does;
             "uncaptured" runs the captured rounds as written, on any device, for tests.
         quantize: weights of the target's layers; not in our own kernels, and not captured.
 
     Raises:
-        EngineOptionsInvalid: threads below 1, or a word for `rounds` or `quantize` that there is not.
+        EngineOptionsInvalid: threads below 1, or an unknown value of `rounds` or `quantize`.
         EnvironmentMissing, QuantisationUnsupported: see `models.quantise`.
-        AuxBoundariesUnknown: the draft does not say, and there is no default for the target.
+        AuxBoundariesUnknown: the draft's config does not say, and the target has no default.
         What `read_target`, `load_draft` and `models.Target.load` raise.
     """
     _require_options(num_threads, rounds, quantize)
@@ -138,7 +138,7 @@ def _require_options(num_threads: int, rounds: str, quantize: str) -> None:
             wrong.append(f"{name} is {value!r}, must be one of {', '.join(known)}")
     if wrong:
         raise EngineOptionsInvalid(
-            "an engine cannot be opened so", "open_engine", "; ".join(wrong), "correct the values named"
+            "an engine cannot be opened with these options", "open_engine", "; ".join(wrong), "correct the values named"
         )
 
 
@@ -155,7 +155,7 @@ def _fastest(target: LlamaTarget, stack: NativeStack, most: int, talk: Talk) -> 
     stack.num_threads = choose_threads(most, one_row, time.perf_counter)
     torch.set_num_threads(stack.num_threads)  # prompts go through torch
     if stack.num_threads < most:
-        talk.note(f"the engine uses {stack.num_threads} of {most} threads: measured, more are not faster here and now")
+        talk.note(f"the engine uses {stack.num_threads} of {most} threads: more were measured and are not faster now")
     return stack.num_threads
 
 
@@ -187,7 +187,7 @@ def _open_target(
         target = LlamaTarget(weights, kernels=kernels, num_threads=num_threads)
         path = "native kernels" if kernels else "torch"
         return target, path, weights.num_bytes, (weights.embedding, weights.head)
-    talk.note(f"the target goes through transformers: {reason}")
+    talk.note(f"the target runs through transformers: {reason}")
     model = ModelTarget.load(folder, placement)
     quantise_target(model, quantize, talk)
     return TransformersTarget(model), "transformers", None, (model.parts.embedding, model.parts.head)
@@ -204,7 +204,7 @@ def choose_threads(most: int, run: Callable[[int], None], clock: Callable[[], fl
 
     Args:
         most: threads that torch would use.
-        run: one typical pass with so many threads.
+        run: one typical pass with this number of threads.
         clock: seconds.
     """
     best, best_s = 1, float("inf")

@@ -42,7 +42,7 @@ class TargetSequence(Protocol):
         """Read a prompt from an empty cache; logits of its last position, aux states of all.
 
         Raises:
-            TargetNotFinite: the logits are no numbers.
+            TargetNotFinite: the logits are not finite.
         """
 
     def forward(self, ids: Sequence[int]) -> TargetOutput:

@@ -1,4 +1,4 @@
-"""Any `transformers` model as an engine's target: what is outside the fast path. Right, not fast."""
+"""Any `transformers` model as an engine's target, for what is outside the fast path. Exact, not fast."""
 
 import copy
 from collections.abc import Sequence
@@ -63,14 +63,14 @@ class TransformersTarget:
         if self._is_recurrent:
             self._read_again(length)
         else:
-            self._cache.crop(length - self._length)  # negative: so many to remove, in transformers 4 and 5 alike
+            self._cache.crop(length - self._length)  # negative: the number to remove, in transformers 4 and 5 alike
         self._length = length
 
     def forward_tree(self, ids: Sequence[int], parents: Sequence[int]) -> TargetOutput:
-        """See `TreeTarget.forward_tree`; the first tree is held against a chain, since models are free with masks.
+        """See `TreeTarget.forward_tree`; the first tree is held against a chain, since some models ignore a mask.
 
         Raises:
-            TreeUnsupported: recurrent layers, a cache of an unusual kind, or a mask that is not heeded.
+            TreeUnsupported: recurrent layers, a cache of an unusual kind, or a model that ignores the mask.
         """
         if not self._reads_trees:
             require_trees_heeded(self._target)
@@ -91,7 +91,7 @@ class TransformersTarget:
         self._length = base + len(rows)
 
     def _run(self, ids: Sequence[int], *, last_only: bool) -> TargetOutput:
-        # Plain decoding never goes back: it is spared the copies.
+        # Plain decoding never goes back, so it needs no copies.
         if self._is_recurrent and (len(ids) > 1 or self._aux_boundaries):
             kept = [copy.deepcopy(vars(layer)) for layer in self._cache.layers if _is_recurrent(layer)]
             self._before = (self._length, tuple(ids), kept)
@@ -128,7 +128,7 @@ def require_trees_heeded(target: ModelTarget) -> None:
     """
     name, cache = type(target.model).__name__, target.new_cache()
     if unusual := sorted({type(layer).__name__ for layer in cache.layers if type(layer) is not DynamicLayer}):
-        raise TreeUnsupported.of(name, f"its cache has {', '.join(unusual)}, which cannot keep one path of several")
+        raise TreeUnsupported.of(name, f"its cache has {', '.join(unusual)}, which cannot keep one path of a tree")
     text, (left, right, last) = [1, 2, 3, 1, 2], (4, 5, 3)
     target.forward(torch.tensor([text], device=target.device), cache=cache)
     tree = TreeRows(base=len(text), paths=tuple(paths_of((-1, -1, 1), len(text))))
@@ -137,4 +137,4 @@ def require_trees_heeded(target: ModelTarget) -> None:
     found, wanted = (target.logits(states.last[0, -1]).float() for states in (rows, chain))
     # bf16 sums in another order differ by a few thousandths of the largest.
     if (found - wanted).abs().max() > 0.05 * wanted.abs().max():
-        raise TreeUnsupported.of(name, "it does not heed a mask that is given to it")
+        raise TreeUnsupported.of(name, "it ignores the mask that it is given")

@@ -1,4 +1,4 @@
-"""Requests through the captured rounds are answered as by the readable ones (here the eager twin, fp32, CPU)."""
+"""Requests through the captured rounds are answered as by the reference rounds (here by torch operators, fp32)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,7 +29,7 @@ def engine(weights: LlamaWeights = WEIGHTS, talk: Silent | None = None, **change
     return Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES), fast=fast)
 
 
-def readable() -> Engine:
+def reference() -> Engine:
     return Engine(LlamaTarget(WEIGHTS), ReferenceDraft(tiny_module(WEIGHTS), BOUNDARIES))
 
 
@@ -38,11 +38,11 @@ def fast_engine() -> Engine:
     return engine()
 
 
-def test_every_depth_gives_the_readable_rounds_ids_and_counts(fast_engine: Engine):
+def test_every_depth_gives_the_reference_rounds_ids_and_counts(fast_engine: Engine):
     limits = Limits(max_new_tokens=60)
     for k in (0, 1, 4, 7):
         got = fast_engine.generate(PROMPT, limits, num_draft_tokens=k)
-        expected = readable().generate(PROMPT, limits, num_draft_tokens=k)
+        expected = reference().generate(PROMPT, limits, num_draft_tokens=k)
 
         assert (got.ids, got.accepted, got.origins) == (expected.ids, expected.accepted, expected.origins), f"K = {k}"
 
@@ -60,7 +60,7 @@ def test_adaptive_texts_are_plain_texts_whatever_rounds_cost(prompt: list[int], 
 
     got = engine().generate(prompt, limits, adaptive=adaptive)
 
-    assert got.ids == readable().generate(prompt, limits).ids
+    assert got.ids == reference().generate(prompt, limits).ids
     assert got.acceptance.rounds == len(got.drafted)
 
 
@@ -81,8 +81,8 @@ def test_the_draft_catches_up_and_is_accepted_as_if_it_had_never_been_off():
     limits = Limits(max_new_tokens=40)
 
     got = engine().generate(PROMPT, limits, adaptive=OffThenOn(costs))
-    plain = readable().generate(PROMPT, limits)
-    later = readable().generate([*PROMPT, *plain.ids[:8]], Limits(max_new_tokens=32), num_draft_tokens=3)
+    plain = reference().generate(PROMPT, limits)
+    later = reference().generate([*PROMPT, *plain.ids[:8]], Limits(max_new_tokens=32), num_draft_tokens=3)
 
     assert got.ids == plain.ids
     assert got.drafted[:8] == [0] * 8
@@ -97,8 +97,8 @@ def test_a_request_that_does_not_fit_makes_longer_caches_and_says_so():
 
     got = engine(talk=talk).generate(prompt, limits, num_draft_tokens=2)
 
-    assert got.ids == readable().generate(prompt, limits).ids
-    assert talk.notes == ["captured rounds are made again for 2048 positions"]
+    assert got.ids == reference().generate(prompt, limits).ids
+    assert talk.notes == ["captured rounds are rebuilt for 2048 positions"]
 
 
 @settings(max_examples=20, deadline=None)
@@ -117,13 +117,13 @@ def test_a_request_that_does_not_fit_makes_longer_caches_and_says_so():
 )
 # Its last round runs past the limit by two tokens: the numbers of those are drawn, too.
 @example(prompt=[2, 2, 2, 2, 3], sampling=Sampling(temperature=0.4), depth=3, stop=0)
-def test_sampled_texts_are_the_readable_ones_also_of_a_rule_that_has_drawn_before(
+def test_sampled_texts_are_the_reference_ones_also_of_a_rule_that_has_drawn_before(
     fast_engine: Engine, prompt: list[int], sampling: Sampling, depth: int, stop: int
 ):
     limits, rules = Limits(max_new_tokens=25, stop_ids=frozenset({stop})), [SampledRule(sampling) for _ in range(2)]
     for _ in range(2):
         got = fast_engine.generate(prompt, limits, num_draft_tokens=depth, rule=rules[0])
-        expected = readable().generate(prompt, limits, num_draft_tokens=depth, rule=rules[1])
+        expected = reference().generate(prompt, limits, num_draft_tokens=depth, rule=rules[1])
 
         assert (got.ids, got.accepted, got.origins, got.finish) == (
             expected.ids,
@@ -148,20 +148,20 @@ def test_a_listener_ends_a_sampled_text_and_the_next_one_is_not_disturbed(fast_e
     assert fast_engine.generate(PROMPT, limits, num_draft_tokens=2, rule=fresh).ids[: len(heard)] == heard
 
 
-def test_drawn_drafts_and_sampled_texts_of_adaptive_depth_take_the_readable_rounds_and_it_is_said_once():
+def test_drawn_drafts_and_sampled_texts_of_adaptive_depth_take_the_reference_rounds_and_it_is_said_once():
     talk = Silent()
     mixed, limits, sampling = engine(talk=talk), Limits(max_new_tokens=10), Sampling(temperature=1.0, seed=4)
 
     def rule() -> SampledRule:
         return SampledRule(sampling, "sampled")
 
-    texts = [e.generate(PROMPT, limits, num_draft_tokens=2, rule=rule()).ids for e in (mixed, mixed, readable())]
+    texts = [e.generate(PROMPT, limits, num_draft_tokens=2, rule=rule()).ids for e in (mixed, mixed, reference())]
     adaptive = mixed.adaptive(PROMPT, 3, SampledRule(sampling))
     mixed.generate(PROMPT, limits, adaptive=adaptive, rule=SampledRule(sampling))
 
     assert texts[0] == texts[1] == texts[2]
     assert talk.notes == [
-        "some requests take the reference rounds: captured rounds do not draw drafts",
+        "some requests take the reference rounds: captured rounds do not sample drafts",
         "some requests take the reference rounds: depth adapts in captured rounds of greedy texts only",
     ]
 
@@ -175,7 +175,7 @@ def test_a_draft_that_the_captured_round_does_not_compute_is_left_to_the_readabl
     assert "residual = 'post-norm'" in talk.notes[0]
 
 
-def test_a_target_with_a_window_is_left_to_the_readable_rounds_with_the_reason():
+def test_a_target_with_a_window_is_left_to_the_reference_rounds_with_the_reason():
     talk = Silent()
     windowed = replace(WEIGHTS, shape=replace(WEIGHTS.shape, window=8))
 

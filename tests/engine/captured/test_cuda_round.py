@@ -37,17 +37,17 @@ def captured(num_draft_tokens: int, settings: FastSettings | None = None, max_le
     )
 
 
-def readable() -> Engine:
+def reference() -> Engine:
     weights = tiny_weights()
     return Engine(LlamaTarget(weights), ReferenceDraft(tiny_module(weights), BOUNDARIES))
 
 
 @pytest.mark.parametrize("num_draft_tokens", [0, 1, 3, 7])
 @pytest.mark.parametrize("prompt", [PROMPT, [2], [0, 0, 4, 4, 1, 2, 3]])
-def test_ids_origins_and_acceptances_are_the_readable_rounds(prompt: list[int], num_draft_tokens: int):
+def test_ids_origins_and_acceptances_are_the_reference_rounds(prompt: list[int], num_draft_tokens: int):
     limits = Limits(max_new_tokens=40)
 
-    expected = readable().generate(prompt, limits, num_draft_tokens=num_draft_tokens)
+    expected = reference().generate(prompt, limits, num_draft_tokens=num_draft_tokens)
     got = captured(num_draft_tokens).generate(prompt, limits)
 
     assert got.ids == expected.ids
@@ -82,8 +82,8 @@ def test_launching_ahead_changes_nothing_not_even_for_the_next_prompt(settings: 
 
     first, other, again = (engine.generate(p, limits) for p in (PROMPT, [2, 2, 1], PROMPT))
 
-    assert first.ids == again.ids == readable().generate(PROMPT, limits, num_draft_tokens=3).ids
-    assert other.ids == readable().generate([2, 2, 1], limits, num_draft_tokens=3).ids
+    assert first.ids == again.ids == reference().generate(PROMPT, limits, num_draft_tokens=3).ids
+    assert other.ids == reference().generate([2, 2, 1], limits, num_draft_tokens=3).ids
 
 
 def test_more_rounds_than_records_still_come_in_order():
@@ -91,17 +91,17 @@ def test_more_rounds_than_records_still_come_in_order():
 
     got = captured(0, max_length=192).generate(PROMPT, limits)
 
-    assert got.ids == readable().generate(PROMPT, limits).ids
+    assert got.ids == reference().generate(PROMPT, limits).ids
 
 
 @pytest.mark.parametrize("num_draft_tokens", [0, 3])
 def test_a_stop_id_ends_the_text_inside_a_round(num_draft_tokens: int):
-    free = readable().generate(PROMPT, Limits(max_new_tokens=30))
+    free = reference().generate(PROMPT, Limits(max_new_tokens=30))
     stop = free.ids[-1]
     limits = Limits(max_new_tokens=30, stop_ids=frozenset([stop]))
 
     got = captured(num_draft_tokens).generate(PROMPT, limits)
-    expected = readable().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens)
+    expected = reference().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens)
 
     assert (got.ids, got.accepted, got.finish) == (expected.ids, expected.accepted, "stop")
 
@@ -166,7 +166,7 @@ def qwen(family: str) -> LlamaWeights:
 
 
 @pytest.mark.parametrize("family", ["qwen2", "qwen3"])
-def test_targets_with_biases_or_head_norms_give_the_readable_rounds_text(family: str):
+def test_targets_with_biases_or_head_norms_give_the_reference_rounds_text(family: str):
     weights, limits = qwen(family), Limits(max_new_tokens=40)
     draft = tiny_module(weights)
 
@@ -174,8 +174,8 @@ def test_targets_with_biases_or_head_norms_give_the_readable_rounds_text(family:
         got = open_captured(weights, draft, aux_boundaries=BOUNDARIES, num_draft_tokens=k, max_length=128).generate(
             PROMPT, limits
         )
-        readable = Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES))
-        expected = readable.generate(PROMPT, limits, num_draft_tokens=k)
+        reference = Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES))
+        expected = reference.generate(PROMPT, limits, num_draft_tokens=k)
 
         assert (got.ids, got.accepted) == (expected.ids, expected.accepted)
     assert expected.ids != Engine(LlamaTarget(tiny_weights())).generate(PROMPT, limits).ids, "the extras do nothing"
@@ -212,7 +212,7 @@ def test_a_cpu_has_no_graphs_and_says_so():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("num_draft_tokens", [0, 3, 5])
-def test_the_graph_replays_the_readable_round_in_fp32(num_draft_tokens: int):
+def test_the_graph_replays_the_reference_round_in_fp32(num_draft_tokens: int):
     weights = on_gpu(tiny_weights())
     draft = tiny_module(weights).to("cuda") if num_draft_tokens else None
     engine = open_captured(weights, draft, aux_boundaries=BOUNDARIES, num_draft_tokens=num_draft_tokens, max_length=256)
@@ -220,12 +220,12 @@ def test_the_graph_replays_the_readable_round_in_fp32(num_draft_tokens: int):
 
     got = engine.generate(PROMPT, limits)
 
-    assert got.ids == readable().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens).ids
+    assert got.ids == reference().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens).ids
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_graphs_of_changing_depth_give_the_readable_rounds_text_in_fp32():
+def test_graphs_of_changing_depth_give_the_reference_rounds_text_in_fp32():
     weights, limits, talk = on_gpu(tiny_weights()), Limits(max_new_tokens=200), Silent()
     draft = tiny_module(weights).to("cuda")
     fast = open_path(weights, draft, BOUNDARIES, "auto", talk)
@@ -236,7 +236,7 @@ def test_graphs_of_changing_depth_give_the_readable_rounds_text_in_fp32():
 
     texts = [engine.generate(PROMPT, limits, adaptive=adaptive) for _ in range(2)]
 
-    expected = readable().generate(PROMPT, limits).ids
+    expected = reference().generate(PROMPT, limits).ids
     assert texts[0].ids == texts[1].ids == expected
     assert len({*texts[0].drafted, *texts[1].drafted}) > 1, "one depth only: nothing adapted"
     assert engine.generate(PROMPT, limits, num_draft_tokens=3).ids == expected
@@ -247,7 +247,7 @@ def test_graphs_of_changing_depth_give_the_readable_rounds_text_in_fp32():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("num_draft_tokens", [0, 3])
-def test_captured_sampled_texts_are_the_readable_ones_in_fp32(num_draft_tokens: int):
+def test_captured_sampled_texts_are_the_reference_ones_in_fp32(num_draft_tokens: int):
     weights, limits = on_gpu(tiny_weights()), Limits(max_new_tokens=60)
     draft = tiny_module(weights).to("cuda")
     fast = open_path(weights, draft, BOUNDARIES, "auto", Silent())
@@ -256,6 +256,6 @@ def test_captured_sampled_texts_are_the_readable_ones_in_fp32(num_draft_tokens: 
     for seed in range(3):
         sampling = Sampling(temperature=0.8, top_p=0.9, seed=seed)
         got = engine.generate(PROMPT, limits, num_draft_tokens=num_draft_tokens, rule=SampledRule(sampling))
-        expected = readable().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens, rule=SampledRule(sampling))
+        expected = reference().generate(PROMPT, limits, num_draft_tokens=num_draft_tokens, rule=SampledRule(sampling))
 
         assert (got.ids, got.accepted) == (expected.ids, expected.accepted)

@@ -99,7 +99,7 @@ def test_a_model_that_does_not_heed_masks_is_found_out(monkeypatch: pytest.Monke
     target.start(64, ())
     target.prefill(TEXT)
 
-    with pytest.raises(TreeUnsupported, match="does not heed a mask"):
+    with pytest.raises(TreeUnsupported, match="ignores the mask"):
         target.forward_tree(IDS, PARENTS)
 
 

@@ -22,7 +22,7 @@ from eyas.models.rope import inverse_frequencies
 
 
 def why_not_batched(spec: DraftSpec) -> str | None:
-    """Why a draft cannot run in batches, in words; None when it can."""
+    """Why a draft cannot run in batches; None if it can."""
     if spec.sliding_window is not None:
         return "its attention has a sliding window"
     return why_not_fused(spec)
@@ -91,8 +91,8 @@ class BatchDraft:
             first: [B] the token that follows each prompt.
 
         Returns:
-            The draft's offer for the token after `first`: its id [B] in target ids, and the state [B, H] it goes on
-            from.
+            The draft's offer for the token after `first`: its id [B] in target ids, and the state [B, H] that the next
+            step starts from.
         """
         device, longest = aux_states.device, aux_states.shape[1]
         ends = upload([row * longest + len(ids) for row, ids in enumerate(next_ids)], device)
@@ -151,7 +151,7 @@ class BatchDraft:
             query = ops.turn(F.linear(x, block.qkv, block.qkv_bias), shape, block, self.caches[index], place)
             attended = ops.attend(query, shape, self.caches[index], place)
             if rows is not None and index == len(self._blocks) - 1:
-                attended, residual = attended[rows], residual[rows]  # nobody attends to the others' outputs
+                attended, residual = attended[rows], residual[rows]  # no row attends to the others' outputs
             x = ops.add_norm(residual, F.linear(attended, block.o), block.post_norm, eps)
             residual = residual + F.linear(ops.swiglu(F.linear(x, block.gate_up)), block.down)
         return residual

@@ -27,7 +27,7 @@ def bytes_per_position(weights: LlamaWeights) -> int:
 
 
 def rounded_capacity(positions: int) -> int:
-    """Positions that a slot for so many gets."""
+    """Slot capacity, rounded up."""
     return -(-positions // _CAPACITY_STEP) * _CAPACITY_STEP
 
 
@@ -42,7 +42,7 @@ class Pieces:
     """B pieces of prompts, M tokens each, in any number of slots.
 
     Attributes:
-        tokens: [B, M]; what lies behind a prompt's end is written to its slot and never seen.
+        tokens: [B, M]; what lies after a prompt's end is written to its slot and never read.
         slots: [B]; starts: [B] position of a piece's first token. Earlier pieces of a prompt come first.
     """
 
@@ -59,8 +59,8 @@ class BatchLlama:
         num_slots: S, most sequences at a time.
         capacity: C, rounded up.
         ops: of a pass over new rows.
-        cache: [layers, 2, slots, G, C, D] of somebody else, to be read and written; None for one of its own, which has
-            one slot more than asked for, the last, for what only pads a pass.
+        cache: [layers, 2, slots, G, C, D] to share with another model; None for a new one, whose extra last slot takes
+            the padding of a pass.
     """
 
     def __init__(

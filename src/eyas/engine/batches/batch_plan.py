@@ -43,7 +43,7 @@ class SlotSize:
     num_spare: int = 0
 
     def of(self, num_slots: int) -> int:
-        """Bytes of so many."""
+        """Bytes of `num_slots` sequences."""
         return (num_slots + self.num_spare) * (self.capacity * self.position_bytes + self.row_bytes)
 
 
@@ -83,7 +83,7 @@ def plan_slots(size: SlotSize, budget_bytes: int, *, least: int, most: int) -> B
         raise BatchMemoryTooSmall(
             f"{who} {size.of(least) / 2**20:.0f} MiB of cache",
             f"memory budget {budget_bytes / 2**20:.0f} MiB",
-            "the longest prompt with its longest answer does not fit so often, and the run would fail when it comes up",
+            "the longest prompt with its longest answer does not fit, and the run would fail when its turn comes",
             "raise the budget of the cache, take fewer sequences at a time, lower the longest answer, or drop the"
             " longest prompts",
         )

@@ -1,8 +1,8 @@
 """One round of speculative decoding for many sequences at once, in reading order: draft, verify, accept, repair.
 
 The same round as `round.py`, with drafts of fixed depth and without anything that waits for the device: every
-sequence computes all K + 1 rows whatever it accepts. Rows behind a rejected draft lie beyond the sequence's length:
-nothing attends to them, and the next round writes over them.
+sequence computes all K + 1 rows whatever it accepts. Rows after a rejected draft lie beyond the sequence's length:
+no row attends to them, and the next round overwrites them.
 
 Drafts are the draft's argmax. A sequence that samples draws the target's token at each row, with the number that
 belongs to the token's place in the text, and keeps a draft that is equal to it (`decode.chain.SampledRule` with greedy

@@ -105,7 +105,7 @@ class BatchRunner:
         """Read prompts and choose the first token of each.
 
         Raises:
-            TargetNotFinite: the target's logits are no numbers; not told where passes are captured.
+            TargetNotFinite: the target's logits are not finite; not checked in captured passes.
         """
         state = self.state
         state.join(rows)

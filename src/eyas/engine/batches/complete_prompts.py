@@ -90,7 +90,7 @@ def complete_prompts(
         weights = quantise_llama(weights, settings.quantize, talk)
         run = _fast(weights, requests, decode, settings, talk)
     else:
-        talk.note(f"the target goes through transformers, which is many times slower: {reason}")
+        talk.note(f"the target runs through transformers, which is many times slower: {reason}")
         model = Target.load(folder, placement)
         quantise_target(model, settings.quantize, talk)
         run = _slow(model, requests, decode, settings, talk)
@@ -102,7 +102,7 @@ def _why_not_window(config: Mapping[str, Any], requests: Sequence[Request]) -> s
 
 
 def why_not_window(window: int | None, longest: int) -> str | None:
-    """Why texts of so many positions cannot be batched, in words; None where they can."""
+    """Why texts of `longest` positions cannot be batched; None if they can."""
     if window is None or window >= longest:
         return None
     return f"texts of up to {longest} positions outgrow its window of {window}"
@@ -122,7 +122,7 @@ def _slow(
     size, longest, budget = cache_size(model), _longest(requests), settings.budget_on(model.device)
     position_bytes = -(-size.of(longest) // longest)
     plan = plan_batch(longest, len(requests), settings.most_on(model.device), position_bytes, budget)
-    # Rows of a batch are padded to its longest prompt, and go on to its longest answer.
+    # Rows of a batch are padded to its longest prompt and run to its longest answer.
     width = max(len(r.prompt_ids) for r in requests) + max(r.max_new_tokens for r in requests)
     num = max(1, min(plan.num_slots, budget // size.of(width)))
     talk.line(f"{num} sequences at a time, {num * size.of(width) / 2**20:.0f} MiB of cache at most")
@@ -140,7 +140,7 @@ def _fast(
     talk.line(f"{plan.num_slots} sequences at a time, {plan.num_bytes / 2**20:.0f} MiB of cache")
     reason = why_not_captured(weights.head.device)
     if reason is not None and weights.head.device.type == "cuda":
-        talk.note(f"steps are not captured, which is many times slower: {reason}")
+        talk.note(f"steps are not captured as CUDA graphs, which is many times slower: {reason}")
 
     def run(remaining: Sequence[Request]) -> Iterable[Completion]:
         runner = runner_for(weights, plan)

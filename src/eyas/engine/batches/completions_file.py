@@ -1,4 +1,4 @@
-"""Answers on disk, one JSON line each, appended as they come: a run that was killed goes on where it stopped."""
+"""Answers on disk, one JSON line each, appended as they come: a killed run resumes where it stopped."""
 
 import contextlib
 import fcntl
@@ -14,7 +14,7 @@ from eyas.records import fingerprint
 from eyas.talk import Talk
 
 SCHEMA = "eyas.completions/1"
-_SYNC_EVERY = 64  # answers between two fsyncs: at most so many are lost to a power cut
+_SYNC_EVERY = 64  # answers between two fsyncs: the most that a power cut can lose
 
 
 class CompletionsOfAnotherRun(EyasError):
@@ -24,7 +24,7 @@ class CompletionsOfAnotherRun(EyasError):
 
 
 class CompletionsDamaged(EyasError):
-    """A whole line of the file is no answer."""
+    """A complete line of the file is not an answer."""
 
     code = "completions-damaged"
 
@@ -65,7 +65,7 @@ def complete_to_file(
 
     Raises:
         CompletionsOfAnotherRun: the file was begun for other requests, settings or another target.
-        CompletionsDamaged: a line is none that was written here.
+        CompletionsDamaged: a line is not one that eyas writes.
         CompletionsInUse: another process is at it.
     """
     assert len({r.id for r in requests}) == len(requests), "requests are told apart by their ids"
@@ -145,10 +145,10 @@ def _completion(record: dict[str, Any], path: Path, number: int) -> Completion:
 
 def _damaged(path: Path, number: int, why: str) -> CompletionsDamaged:
     return CompletionsDamaged(
-        f"line {number} of {path.name} is no answer",
+        f"line {number} of {path.name} is not an answer",
         f"{path}:{number}",
         why,
-        "delete the file to write all of its answers anew, or this line and those after it to keep what came before",
+        "delete the file to write all answers again, or delete this line and those after it to keep the earlier ones",
     )
 
 

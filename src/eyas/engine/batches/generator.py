@@ -16,7 +16,7 @@ from eyas.engine.batches.batch_state import NewRow
 from eyas.engine.engine import require_prompt
 from eyas.talk import Progress, Talk
 
-_STOP_TAIL_TOKENS = 24  # a stop string is looked for in the text of so many last tokens, or of as many as it has bytes
+_STOP_TAIL_TOKENS = 24  # a stop string is searched in the text of the last tokens: this many, or one per byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class SequenceText:
 
     def completion(self) -> Completion:
         """Of a text that has ended."""
-        assert self.finish is not None, "the text goes on"
+        assert self.finish is not None, "the text has not ended"
         return Completion(id=self.request.id, ids=tuple(self.ids), finish=self.finish, accepted=tuple(self.accepted))
 
     def add(self, tokens: Sequence[int], decode: Callable[[Sequence[int]], str]) -> int:
@@ -171,7 +171,7 @@ class BatchGenerator:
         return sum(sequence is not None for sequence in self._rows)
 
     def _join(self, waiting: deque[Request]) -> None:
-        """Fill free rows; a few at a time, since reading prompts one by one would stop everybody else each time."""
+        """Fill free rows; a few at a time, since each prompt that is read stops all running sequences."""
         free = [row for row, sequence in enumerate(self._rows) if sequence is None]
         if not waiting or (len(free) < len(self._rows) and len(free) < max(1, len(self._rows) // 16)):
             return
@@ -201,7 +201,7 @@ class BatchGenerator:
         self._new.update(rows)
 
     def _close_ranks(self) -> None:
-        """With nobody waiting, sequences move to the first rows, so that steps become smaller."""
+        """When no request waits, sequences move to the first rows, so that steps become smaller."""
         used = [row for row, sequence in enumerate(self._rows) if sequence is not None]
         size = self._runner.pace.rows(max(1, len(used)))
         sources = [row for row in used if row >= size]

@@ -56,7 +56,7 @@ def prompts_of(new: Sequence[NewRow], prompts: Sequence[Sequence[int]], *, share
 
 
 def passes_over(prompts: Sequence[Prompt], most: int) -> Iterator[Pass]:
-    """All prompts in passes of at most `most` pieces; a long prompt goes on in the next pass."""
+    """All prompts in passes of at most `most` pieces; a long prompt continues in the next pass."""
     now, padding = Pass(), [0] * PIECE
     for prompt in prompts:
         ids, next_ids, slot = [*prompt.ids, *padding], [*prompt.ids[1:], 0, *padding], prompt.texts[0].row
@@ -116,9 +116,9 @@ class PiecewisePrefill:
         size = next(size for size in self._sizes if size > len(one.pieces))
         spare = self._model.num_slots
         padding = [[0] * (2 * PIECE) + [spare, 0]] * (size - len(one.pieces))
-        nobody = [(size * PIECE - 1, spare)] * (len(self._wanted) - len(one.wanted))
+        unused = [(size * PIECE - 1, spare)] * (len(self._wanted) - len(one.wanted))
         self._pieces[:size].copy_(upload(one.pieces + padding, self._model.device), non_blocking=True)
-        self._wanted.copy_(upload(one.wanted + nobody, self._model.device), non_blocking=True)
+        self._wanted.copy_(upload(one.wanted + unused, self._model.device), non_blocking=True)
         self._samplings = one.samplings
         key = (size, all(sampling.is_greedy for sampling in one.samplings))
         if self._graphs is None:

@@ -86,7 +86,7 @@ class SampledStream:
         return text
 
     def _runner(self, num_draft_tokens: int, num_positions: int) -> BatchRunner:
-        """Of this depth, with room for so many positions and for what runs ahead."""
+        """The runner of this depth, with room for `num_positions` and for what runs ahead."""
         capacity = num_positions + 3 * _STEPS * (num_draft_tokens + 1)
         runner = self._runners.get(num_draft_tokens)
         if runner is None or runner.model.capacity < capacity:

@@ -1,7 +1,7 @@
 """A target and its draft for many sequences at a time: memory planned for both, or refused, before the first prompt.
 
 Plain decoding and every number of drafts run over the same weights and caches, one after the other, so that they can be
-compared. Only targets of the fast path: the slow one (`transformers_batch.py`) has no place for a draft.
+compared. Only targets of the fast path: `transformers_batch.py` has no place for a draft.
 """
 
 import json
@@ -47,7 +47,7 @@ class SpeculationSettings:
     Attributes:
         num_draft_tokens: K, drafts per round, the bonus token excluded, 0 - 32; 0 = plain decoding.
         max_new_tokens: longest answer, at least 1.
-        max_batch: most sequences at a time, at least 1; fewer where the budget does not allow so many.
+        max_batch: most sequences at a time, at least 1; fewer if the memory budget is smaller.
         stop_ids: end an answer, themselves included; None = those that the target's folder states.
         sampling: greedy by default; prompt i draws with seed + i.
         budget_bytes: for the caches of target and draft; None = 60 % of what is free once the weights are loaded.
@@ -175,7 +175,7 @@ def _slot_size(pair: BatchPair, capacity: int, depths: Sequence[int]) -> SlotSiz
     position_bytes = bytes_per_position(pair.weights)
     if any(depths):
         position_bytes += draft_bytes_per_position(pair.draft)
-    # Of each depth: the states that the draft reads, M rows of them, and the one that it goes on from.
+    # Of each depth: the states that the draft reads, M rows of them, and the one that the next step starts from.
     aux_width = len(pair.aux_boundaries) * pair.weights.shape.hidden
     widths = (aux_width * (depth + 1) + pair.draft.spec.hidden_size for depth in depths if depth)
     row_bytes = sum(widths) * pair.weights.head.element_size()
@@ -224,7 +224,7 @@ def speculate(
         BatchMemoryTooSmall: the longest prompt with its answer does not fit.
         FastPathUnsupported: texts outgrow the target's attention window.
         PromptEmpty: a prompt has no tokens.
-        PromptOutsideVocabulary: a prompt holds what is no id of the target.
+        PromptOutsideVocabulary: a prompt has an id that the target does not have.
     """
     stop_ids = pair.stop_ids if settings.stop_ids is None else settings.stop_ids
     requests = [

@@ -1,7 +1,7 @@
-"""Batches of any `transformers` model: prompts padded on the left, all of a batch to its end. Right, not fast.
+"""Batches of any `transformers` model: prompts padded on the left, each batch run to its end. Exact, not fast.
 
-Unlike the fast path nobody joins before the whole batch has ended, so that requests are sorted by their longest text.
-How much a sequence takes of the cache is measured, since caches are as different as models.
+Unlike on the fast path, no sequence joins before the whole batch has ended; requests are therefore sorted by their
+longest text. The cache of a sequence is measured, since caches differ from model to model.
 
 Shapes: B sequences, T positions, V vocabulary.
 """
@@ -34,7 +34,7 @@ class CacheSize:
     state_bytes: int
 
     def of(self, positions: int) -> int:
-        """Bytes of a sequence of so many positions."""
+        """Bytes of a sequence of `positions` positions."""
         return self.state_bytes + positions * self.position_bytes
 
 

@@ -100,7 +100,7 @@ class AdaptiveRounds:
         self._unread = _unread_states(target, most + 1, max_length)
         self._launches, self._launch_reading = self._graphs(talk or Silent())
         self._host = torch.zeros(settings.lookahead + 1, most + 2, dtype=torch.int32, pin_memory=self._is_cuda)
-        self._num_unread = 0  # at most so many positions the draft has not read, the newest included
+        self._num_unread = 0  # upper bound of the positions that the draft has not read, the newest included
 
     def generate(
         self,
@@ -163,7 +163,7 @@ class AdaptiveRounds:
             yield depth, num_accepted, choices[: num_accepted + 1]
 
     def measure_costs(self, num_positions: int) -> CostTable:
-        """Time every depth in turns, back to back as rounds run, behind so many positions; the sequence is lost."""
+        """Time rounds of every depth in turns at context length `num_positions`; the sequence is lost."""
         num_rounds = 20 if self._is_cuda else 2
         samples: list[list[float]] = [[] for _ in range(self.most + 1)]
         for sample in range(_NUM_SAMPLES + 1):

@@ -167,7 +167,7 @@ class FastEngine:
             num_read += 1
 
     def measure(self, num_positions: int) -> tuple[float, float]:
-        """Seconds of a round, and of its proposing alone, behind so many positions; the sequence is lost."""
+        """Seconds of a round, and of its drafting alone, at context length `num_positions`; the sequence is lost."""
         num = max(1, num_positions)
         self.round.state.numbers.copy_(torch.tensor([num, num - 1, 0, 0, 0, 0], dtype=torch.int32))
         per_launch = self.settings.rounds_per_launch

@@ -1,7 +1,7 @@
-"""The captured rounds behind an `Engine`: one per depth, made when it is first asked for, over one pair of caches.
+"""The fast path of an `Engine`: captured rounds, one per depth, made on first use, over one pair of caches.
 
-Knows which requests the captured rounds can take. A round writes at fixed addresses, so that its caches have a fixed
-length; a request that does not fit makes longer ones, and rounds are captured again.
+Knows which requests the captured rounds can take. A round writes at fixed addresses, so its caches have a fixed length;
+a request that does not fit gets longer caches, and the rounds are captured again.
 """
 
 import time
@@ -79,7 +79,7 @@ class CapturedPath:
         if num_draft_tokens > MOST_DRAFTS:
             reason = f"captured rounds draft at most {MOST_DRAFTS}"
         elif not is_greedy and not (isinstance(rule, SampledRule) and rule.drafts == "greedy"):
-            reason = "captured rounds do not draw drafts"
+            reason = "captured rounds do not sample drafts"
         elif not is_greedy and adapts:
             reason = "depth adapts in captured rounds of greedy texts only"
         if reason is not None and reason not in self._said:
@@ -175,6 +175,6 @@ class CapturedPath:
         if num_positions <= self._length:
             return
         self._length = 1 << (num_positions - 1).bit_length()
-        self._talk.note(f"captured rounds are made again for {self._length} positions")
+        self._talk.note(f"captured rounds are rebuilt for {self._length} positions")
         self._engines, self._adaptive, self._memory = {}, {}, None
         self._target, self._draft = with_length(self._target, self._draft, self._weights, self._spec, self._length)

@@ -73,7 +73,7 @@ class CapturedRound:
         self.propose()
 
     def verify(self) -> None:
-        """The target reads the bonus token and the drafts behind it, chooses after each, and keeps what agrees."""
+        """The target reads the bonus token and the drafts after it, chooses after each, and keeps what agrees."""
         state, rows = self.state, self.rows
         last = target_pass(self.ops, self.target, self.cache, rows, state.tokens, state.at(LENGTH), 0)
         target = self.target
@@ -93,7 +93,7 @@ class CapturedRound:
         self._pick(memory.one, out, state.at(ACCEPTED), 1, (out, state.at(ACCEPTED), memory.carried))
         for step in range(1, self.num_draft_tokens):
             token = state.tokens[step : step + 1]
-            # After `accept` the length has grown past the rebuilt positions: step 1 stands at length, step 2 behind it.
+            # After `accept` the length has grown past the rebuilt positions: step 1 is at `length`, step 2 after it.
             where = (state.at(LENGTH), step - 1)
             out = draft_pass(self.ops, self.draft, memory.cache, memory.one, token, memory.carried, *where)
             self._pick(memory.one, out, state.zero, step + 1, (out, state.zero, memory.carried))

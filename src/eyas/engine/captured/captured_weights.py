@@ -159,7 +159,7 @@ def fast_target(weights: LlamaWeights, *, max_length: int, aux_boundaries: tuple
         aux_boundaries: tapped states, each in 1 … number of layers.
 
     Raises:
-        FastPathUnsupported: a window, a partial rotary share, a head width that is no power of two, boundary 0, or a
+        FastPathUnsupported: a window, a partial rotary share, a head width that is not a power of two, boundary 0, or a
             boundary twice.
     """
     shape, blocks = weights.shape, weights.blocks

@@ -1,4 +1,4 @@
-"""A captured engine over the weights of `llama.llama_weights`, or the reason why there is none."""
+"""A captured engine over the weights of `llama.llama_weights`, or the reason why it cannot be had."""
 
 from typing import Literal
 

@@ -32,11 +32,11 @@ class PromptPass(Protocol):
     """The target's pass over a prompt."""
 
     def read(self, prompt_ids: Sequence[int], aux_states: Tensor | None) -> Tensor:
-        """Fill the cache from position 0 on; what is behind the prompt's end may be written, too.
+        """Fill the cache from position 0 on; positions after the prompt's end may be written too.
 
         Args:
             prompt_ids: at least one, fewer than L.
-            aux_states: [prompt's length, A * E], written; None where nobody reads them.
+            aux_states: [prompt's length, A * E], written; None if they are not needed.
 
         Returns:
             [1], the token after the prompt; valid until the next prompt.

@@ -1,7 +1,7 @@
 """The operations that the captured round is made of, and their reference in PyTorch.
 
 `ReferenceOps` is what the Triton kernels (`captured.triton_round_ops`) are compared with. It also runs the prompt,
-whose rows are too many for the skinny kernels, and the whole round where there is no GPU.
+whose rows are too many for the skinny kernels, and the whole round without a GPU.
 
 Shapes: M rows, E hidden, H query heads, G key/value heads, D head width, L cache length, V vocabulary rows.
 """

@@ -1,4 +1,4 @@
-"""Block sizes of the matrix kernels by what they multiply; figures behind the choices: docs/engine-gpu.md."""
+"""Block sizes of the matrix kernels by what they multiply; the measurements are in docs/engine-gpu.md."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -88,7 +88,7 @@ class RoundState:
 
     Attributes:
         numbers: [6]: target positions in the cache; those before the last verify pass; drafts accepted in it; rounds;
-            where rounds may leave the draft behind also positions that it has read, and how far the last one is behind.
+            positions that the draft has read; and the row of the last unread one.
         tokens: [K + 1], the token to be verified first (the last bonus), then K drafts.
         chosen: [K + 1], the target's choices of the last verify pass.
         records: [R, K + 2], a ring: accepted, then the choices, of round r in row r mod R.

@@ -27,10 +27,10 @@ class BlockStack(Protocol):
     """Runs blocks over new positions and keeps their keys and values."""
 
     def reserve(self, capacity: int) -> None:
-        """Make room for `capacity` positions; what was cached is lost if the cache has to grow.
+        """Make room for `capacity` positions; the cache loses its contents if it has to grow.
 
         Raises:
-            CacheTooLarge: there is no memory for it.
+            CacheTooLarge: the memory is not enough.
         """
 
     def run(
@@ -89,8 +89,7 @@ class TorchStack:
         if capacity <= self.capacity:
             return
         wanted = -(-capacity // 256) * 256
-        # The old ones go first, since there may be no room for both; and if there is none at all, nothing is left that
-        # claims to be larger than it is.
+        # The old caches go first, since both may not fit; the capacity is 0 until the new ones are there.
         self.capacity, self.keys, self.values = 0, [], []
         like = self.blocks[0].post_norm  # plain also where the matrices are quantised
         sizes = [(s.num_kv_heads, wanted, s.head_dim) for s in self.shapes]
@@ -102,7 +101,7 @@ class TorchStack:
             self.values = [like.new_zeros(size) for size in sizes]
         except (MemoryError, RuntimeError) as error:
             raise CacheTooLarge(
-                f"there is no memory for a cache of {wanted} positions",
+                f"there is not enough memory for a cache of {wanted} positions",
                 str(like.device),
                 str(error).splitlines()[0],
                 "ask for a shorter answer (max_new_tokens), or give a shorter prompt",
@@ -174,7 +173,7 @@ class _Place:
     Attributes:
         start, end: their slots in the cache, end excluded.
         positions: a slice, or [R] in a tree.
-        masks: window -> [R, end] bool; None where none is needed or `is_causal` says it.
+        masks: window -> [R, end] bool; None if no mask is needed or `is_causal` replaces it.
     """
 
     start: int
@@ -200,7 +199,7 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def visible(start: int, rows: int, window: int | None, device: torch.device) -> Tensor | None:
-    """[R, start + R] bool mask of what each row sees; None where none is needed or `is_causal` says it."""
+    """[R, start + R] bool mask of what each row sees; None if no mask is needed or `is_causal` replaces it."""
     within = window is None or start + rows <= window
     if within and (rows == 1 or start == 0):
         return None

@@ -101,7 +101,7 @@ class LlamaWeights:
 
     @property
     def is_quantised(self) -> bool:
-        """Some matrices are torchao's: usable in `F.linear`, not in our own kernels."""
+        """Whether some matrices are torchao's: `F.linear` takes them, our own kernels do not."""
         return any(is_quantised(b.qkv) for b in self.blocks)
 
 
@@ -120,10 +120,10 @@ def quantise_llama(weights: LlamaWeights, kind: Quantisation, talk: Talk) -> Lla
 
 
 def why_not_fast(config: Mapping[str, Any]) -> str | None:
-    """Why a config.json is outside the fast path, in words; None when it is inside."""
+    """Why a config.json is outside the fast path; None if it is inside."""
     kind = config.get("model_type")
     if kind not in FAMILIES:
-        return f"model_type {kind} is none of {', '.join(FAMILIES)}"
+        return f"model_type {kind} is not one of {', '.join(FAMILIES)}"
     if config.get("hidden_act", "silu") != "silu":
         return f"hidden_act is {config['hidden_act']}"
     if config.get("mlp_bias") or (kind != "qwen2" and config.get("attention_bias")):
@@ -158,12 +158,12 @@ def _why_not_rope(config: Mapping[str, Any]) -> str | None:
 
 
 def read_llama(folder: Path, *, dtype: torch.dtype, device: torch.device) -> LlamaWeights:
-    """Read and fuse the weights of a folder that `why_not_fast` has nothing against.
+    """Read and fuse the weights of a folder for which `why_not_fast` gives None.
 
     Raises:
         TargetUnloadable: a weight is not in its files, or is of another size than the config says; or a size in the
-            config is none.
-        What `read_safetensors_header` raises: a file is cut off, or is no regular one.
+            config is not a positive number.
+        What `read_safetensors_header` raises: a file is truncated or not a regular file.
     """
     config = json.loads((folder / "config.json").read_text("utf-8"))
     assert why_not_fast(config) is None, "ask why_not_fast first"
@@ -275,7 +275,7 @@ def _tensors(
     for path in paths:
         read_safetensors_header(path)  # says what is wrong with a download; safe_open also waits for a pipe
     files = [stack.enter_context(safe_open(path, "pt")) for path in paths]
-    where = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - safe_open is no mapping
+    where = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - safe_open is not a mapping
 
     def get(name: str) -> Tensor | None:
         if name not in where:

@@ -1,6 +1,6 @@
 """Compiles `cpu_kernels.c` once per machine and calls it. Knows ctypes and the compiler; nothing of models.
 
-Without a C compiler there are no native kernels: callers fall back to torch, several times slower, and say so.
+Without a C compiler there are no native kernels: callers then use torch, which is several times slower, and say so.
 """
 
 import ctypes
@@ -103,7 +103,7 @@ def load_kernels(cache: Path, talk: Talk) -> NativeKernels | None:
         talk: told when the slow path will be used, and why.
 
     Returns:
-        None when there is no compiler, it fails, or the cache cannot hold a library.
+        None without a compiler, if it fails, or if the cache folder cannot hold a library.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:

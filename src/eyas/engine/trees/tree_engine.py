@@ -9,7 +9,7 @@ from eyas.engine.generation import Generation, OnTokens
 from eyas.engine.known_ids import require_known_ids
 from eyas.engine.trees.tree_round import TreeDraft, TreeTarget, begin_tree, play_tree
 
-_ONE_PASS = "several nodes are read in one pass with a mask of their own: this cannot do it"
+_ONE_PASS = "it cannot read several nodes in one pass with a mask"
 
 
 class TreeEngine:
@@ -19,7 +19,7 @@ class TreeEngine:
         engine: its target, draft and clock are used, one text at a time.
 
     Raises:
-        TreeUnsupported: one of them cannot read a tree, or there is no draft.
+        TreeUnsupported: target or draft cannot read a tree, or the draft is missing.
     """
 
     def __init__(self, engine: Engine) -> None:
