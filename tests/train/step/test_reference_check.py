@@ -6,8 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from byte_tokenizer import save_target_with
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft_layer import DraftLayer
+from eyas.models.placement import Placement
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.trainer import Trainer
@@ -18,6 +20,7 @@ from eyas.train.run.train import train
 from eyas.train.step import distributions, packed_target, reference_check
 from eyas.train.step.distributions import DraftVocabulary, ReferenceDistributions, TritonDistributions
 from eyas.train.step.reference_check import FusedStepDiffers, require_reference
+from tiny_draft import tiny_spec
 from train_run_folder import make_run_folder
 
 CONFIG = TrainConfig(steps=3, batch_tokens=150, draft_vocab_size=32, ttt_steps=3, lr=1e-3)
@@ -101,12 +104,33 @@ def test_the_comparison_leaves_nothing_behind_and_the_modules_train_to_the_same_
     )
 
 
+def half_target(path: Path) -> reference_check.Target:
+    """Thirty layers of random weights: at the last one, bf16 states of two right paths differ by a fifth."""
+    target = save_target_with(path / "deep", num_hidden_layers=30)
+    return reference_check.Target.load(target, Placement(torch.bfloat16, torch.device("cpu")))
+
+
+def test_rounding_through_many_layers_of_halves_is_not_taken_for_a_difference(tmp_path: Path, monkeypatch):
+    target = half_target(tmp_path)
+    states = packed_target.packed_target(target, 64)
+    assert isinstance(states, packed_target.LlamaStates)
+    spec = tiny_spec(
+        target_hidden_size=32, vocab_size=target.vocab_size, embedding="target", aux_boundaries=(2, 15, 27)
+    )
+    draft = reference_check.Eagle3Draft(spec, target_embedding=target.parts.embedding.float())
+    difference = require_reference(draft, target, states, ROW, 2)
+    assert difference is not None
+    assert difference < 0.05
+    whole = packed_target.LlamaStates._block
+    monkeypatch.setattr(states, "_block", lambda block, *rest: tuple(1.3 * x for x in whole(states, block, *rest)))
+    with pytest.raises(FusedStepDiffers, match="the target's aux states"):
+        require_reference(draft, target, states, ROW, 2)
+
+
 def test_what_is_not_fused_has_nothing_to_compare(inputs):
     target = reference_check.Target.load(
         inputs[0], TrainRequest(target=inputs[0], rows=inputs[1], out=inputs[0]).placement()
     )
-    from tiny_draft import tiny_spec  # a draft with norms of queries and keys goes through its modules
-
     spec = tiny_spec(qk_norm=True, model_type="qwen3")
     draft = reference_check.Eagle3Draft(spec, target_embedding=target.parts.embedding, target_head=target.parts.head)
     assert require_reference(draft, target, packed_target.PaddedStates(target, 64), ROW, 2) is None

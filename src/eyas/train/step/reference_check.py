@@ -14,9 +14,9 @@ from eyas.train.step.packed_target import LlamaStates, PackedTarget, PaddedState
 from eyas.train.step.unroll import FusedUnroll, ModuleUnroll, Unroll, why_not_fused
 
 _MOST_TOKENS = 64
-# Norm of the difference over the norm. Sums in another order differ by 1e-6 in fp32, and by a few hundredths after the
-# layers of a bf16 target; the draft is compared in fp32 whatever it trains in.
-_ALLOWED, _ALLOWED_HALF = 5e-3, 0.1
+# Norm of the difference over the norm. Sums in another order differ by 1e-6 in fp32, and by a hundredth after one layer
+# of a bf16 target; the draft is compared in fp32 whatever it trains in.
+_ALLOWED, _ALLOWED_HALF = 5e-3, 0.05
 _FOLDER = "src/eyas/train/step"
 
 
@@ -45,15 +45,17 @@ def require_reference(
     ids = row.token_ids[:_MOST_TOKENS]
     packed = pack([TokenRow(ids, (True,) * len(ids))], num_steps, target.device)
     boundaries = draft.spec.aux_boundaries or ()
-    wanted, differences = PaddedStates(target, len(ids))(packed, boundaries), list[float]()
+    modules_states, differences = PaddedStates(target, len(ids)), list[float]()
+    wanted = modules_states(packed, boundaries)
     if isinstance(states, LlamaStates):
-        found = states(packed, boundaries)
-        is_half = wanted.last.dtype != torch.float32 and wanted.last.dtype != torch.float64
+        # Layer by layer, rounding of halves grows beyond telling; one layer is told from another function at once.
+        is_half = wanted.last.dtype in (torch.float16, torch.bfloat16)
+        compared = (1,) if is_half else boundaries
+        found, own = states(packed, compared), modules_states(packed, compared)
         num = packed.num_tokens  # padding has no right states
-        pairs = [
-            ("the target's aux states", found.aux[:num], wanted.aux[:num]),
-            ("the target's last state", found.last[:num], wanted.last[:num]),
-        ]
+        pairs = [("the target's aux states", found.aux[:num], own.aux[:num])]
+        if not is_half:
+            pairs.append(("the target's last state", found.last[:num], own.last[:num]))
         where = "packed_target.py (LlamaStates)"
         differences.append(_require_same(pairs, packed, where, _ALLOWED_HALF if is_half else _ALLOWED))
     if len(packed.teachers) and why_not_fused(draft.spec) is None:
