@@ -1,6 +1,6 @@
 """How a token is chosen from logits: temperature, top-k, top-p, min-p. One row at a time or a batch with own settings.
 
-Shapes: B rows, V vocabulary.
+Shapes: B sequences, V vocabulary.
 """
 
 from dataclasses import dataclass, replace
@@ -42,26 +42,19 @@ class Sampling:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        wrong = [
-            text
-            for is_wrong, text in (
-                (
-                    self.temperature != 0 and not _LEAST_TEMPERATURE <= self.temperature < inf,
-                    f"temperature is {self.temperature}, must be 0 (greedy) or {_LEAST_TEMPERATURE} and more, finite",
-                ),
-                (
-                    not (isinstance(self.top_k, Integral) and 0 <= self.top_k < _END_OF_TOP_K),
-                    f"top_k is {self.top_k}, must be at least 0, below 2^31, and whole",
-                ),
-                (not 0 < self.top_p <= 1, f"top_p is {self.top_p}, must be in (0, 1]"),
-                (not 0 <= self.min_p <= 1, f"min_p is {self.min_p}, must be in [0, 1]"),
-                (
-                    not (isinstance(self.seed, Integral) and abs(self.seed) < _END_OF_SEEDS),
-                    f"seed is {self.seed}, must be below 2^63 in size, and whole",
-                ),
-            )
-            if is_wrong
-        ]
+        temperature, top_k, seed = self.temperature, self.top_k, self.seed
+        is_top_k = isinstance(top_k, Integral) and 0 <= top_k < _END_OF_TOP_K
+        is_seed = isinstance(seed, Integral) and abs(seed) < _END_OF_SEEDS
+        rules = {
+            f"temperature is {temperature}, must be 0 (greedy) or {_LEAST_TEMPERATURE} and more, finite": temperature
+            == 0
+            or _LEAST_TEMPERATURE <= temperature < inf,
+            f"top_k is {top_k}, must be at least 0, below 2^31, and whole": is_top_k,
+            f"top_p is {self.top_p}, must be in (0, 1]": 0 < self.top_p <= 1,
+            f"min_p is {self.min_p}, must be in [0, 1]": 0 <= self.min_p <= 1,
+            f"seed is {seed}, must be below 2^63 in size, and whole": is_seed,
+        }
+        wrong = [text for text, is_right in rules.items() if not is_right]
         if wrong:
             raise SamplingInvalid(
                 "the sampling settings are out of range",

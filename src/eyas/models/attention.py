@@ -1,7 +1,7 @@
 """The draft's two attentions: over a cache (drafting), and step-0 keys plus a diagonal (training-time test).
 
-Shapes: B rows, N query heads, M key/value heads (N a multiple of M), T positions, S new positions, C cached positions,
-d head width, e value width.
+Shapes: B sequences, N query heads, M key/value heads (N a multiple of M), T positions, S new positions, C cached
+positions, d head width, e value width.
 
 In training-time test, step j at index t sees the step-0 keys at indices ≤ t and, at index t alone, the keys of steps
 1 … j. So one causal flash attention plus j numbers per query is all the work: the two parts are merged through their

@@ -1,6 +1,6 @@
 """`Eagle3Draft`: the reference semantics of an EAGLE-3 draft, built from its `DraftSpec` (docs/semantics.md).
 
-Shapes: B rows, T positions, S new positions, H draft hidden, Ht target hidden, A aux states, D draft vocabulary,
+Shapes: B sequences, T positions, S new positions, H draft hidden, Ht target hidden, A aux states, D draft vocabulary,
 V target vocabulary. Index t of a sequence stands for the target's states after reading token t.
 """
 

@@ -1,6 +1,6 @@
 """One decoder layer of a draft: norms, attention (GQA here, MLA in `mla`), SwiGLU. Layer 0 alone takes 2H.
 
-Shapes: B rows, T positions, H draft hidden size, N query heads, M key/value heads, d head width.
+Shapes: B sequences, T positions, H draft hidden size, N query heads, M key/value heads, d head width.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Multi-head latent attention of a draft (`Eagle3DeepseekV2ForCausalLM`): queries and keys through low-rank latents.
 
-Shapes: B rows, T positions, H draft hidden size, N heads, dn and dr widths of a head's unrotated and rotated part,
+Shapes: B sequences, T positions, H draft hidden size, N heads, dn and dr widths of a head's unrotated and rotated part,
 dv width of a value. One rotated key part is shared by all heads. Keys and values are cached expanded: this is the
 reference, not the memory-saving form.
 """

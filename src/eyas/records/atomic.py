@@ -26,9 +26,9 @@ class WriteFailed(EyasError):
     exit_code = ExitCode.ENVIRONMENT
 
 
-def fsync_folder(folder: Path) -> None:
-    """Make a rename inside `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def fsync_path(path: str | Path) -> None:
+    """Make a file's bytes, or a rename inside a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -58,7 +58,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         os.chmod(aside, 0o666 & ~_umask())
         os.replace(aside, path)
         aside = None
-        fsync_folder(path.parent)
+        fsync_path(path.parent)
     except OSError as error:
         raise write_failed(path, error) from error
     finally:
@@ -105,7 +105,7 @@ def atomic_folder(path: Path, *, replace: bool = False, marker: str | None = Non
             os.rename(aside, path)  # fails, and destroys nothing, where a filled folder has appeared just now
         elif not _exchange(aside, path):
             _swap(aside, path)
-        fsync_folder(path.parent)
+        fsync_path(path.parent)
     except Exception as error:
         refused = _refused_by_system(error)
         if refused is None:
@@ -196,13 +196,8 @@ def write_failed(path: Path, error: OSError) -> WriteFailed:
 
 def _fsync_tree(folder: Path) -> None:
     for root, _, names in os.walk(folder):
-        for name in names:
-            descriptor = os.open(os.path.join(root, name), os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        fsync_folder(Path(root))
+        for path in (*(os.path.join(root, name) for name in names), root):
+            fsync_path(path)
 
 
 def _prefix(path: Path) -> str:

@@ -11,7 +11,7 @@ from eyas.data.text.target_text import TargetText
 from eyas.data.writing.writing_config import WritingConfig
 from eyas.engine.batches.complete_prompts import BatchSettings, complete_prompts
 from eyas.engine.batches.generator import Completion, Request
-from eyas.models.placement import Placement, place
+from eyas.models.placement import place
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.talk import Talk
@@ -35,7 +35,7 @@ class TargetWriter:
 
     def __init__(self, folder: Path, text: TargetText, config: WritingConfig, work: Path, talk: Talk) -> None:
         self._folder, self._text, self._config, self._work, self._talk = folder, text, config, work, talk
-        self._placement = placement_of(config)
+        self._placement = place(config.dtype, config.device)
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         self._target = writer_fingerprint(folder, config)
@@ -70,13 +70,8 @@ def _free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def placement_of(config: WritingConfig) -> Placement:
-    """Dtype and device that the options mean."""
-    return place(config.dtype, config.device)
-
-
 def writer_fingerprint(folder: Path, config: WritingConfig) -> str:
     """Of what decides the texts beside the requests: weights, their config, dtype and quantisation."""
     about = fingerprint.of_file(folder / "config.json")
-    parts = [fingerprint_weights(folder), about, str(placement_of(config).dtype)]
+    parts = [fingerprint_weights(folder), about, str(place(config.dtype, config.device).dtype)]
     return fingerprint.of_json(parts if config.quantize == "none" else [*parts, config.quantize])

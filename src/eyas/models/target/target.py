@@ -3,7 +3,7 @@
 Boundary n is the hidden state after n decoder layers: 0 the embedding, N the state *before* the final norm. (The last
 entry of transformers' `output_hidden_states` is after the norm; hooks on the layers are not misled by that.)
 
-Shapes: B rows, T positions, Ht target hidden, A aux states, V target vocabulary.
+Shapes: B sequences, T positions, Ht target hidden, A aux states, V target vocabulary.
 """
 
 import inspect

@@ -117,22 +117,15 @@ def fingerprint_weights(folder: Path) -> str:
 
 
 def _require_model(folder: Path) -> None:
-    if not folder.is_dir():
-        raise TargetIncomplete(
-            f"{folder} is a file, not a Hugging Face model folder",
-            str(folder),
-            "the target is run here, or by an engine: its weights are needed",
-            "give the folder that holds config.json and the safetensors weights",
-        )
     weights = list(folder.glob("*.safetensors"))
     missing = [] if (folder / "config.json").exists() else ["config.json"]
-    if not weights:
-        missing.append("*.safetensors")
-    if missing:
+    missing += [] if weights else ["*.safetensors"]
+    if not folder.is_dir() or missing:
+        lacks = f"there is no {' and no '.join(missing)} in it" if folder.is_dir() else "it is a file"
         raise TargetIncomplete(
             f"{folder} is not a Hugging Face model folder",
             str(folder),
-            f"there is no {' and no '.join(missing)} in it",
+            f"{lacks}; the target is run, here or by an engine, and its weights are needed",
             "give the folder that holds config.json and the safetensors weights",
         )
     for path in weights:
