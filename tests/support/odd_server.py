@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from eyas.client.address import ServerAddress, get_text, open_http
+
 
 @contextmanager
 def answering(respond: Callable[[socket.socket], None]) -> Iterator[str]:
@@ -30,3 +32,9 @@ def answering(respond: Callable[[socket.socket], None]) -> Iterator[str]:
 
 def whole(body: bytes, head: bytes = b"HTTP/1.1 200 OK") -> Callable[[socket.socket], None]:
     return lambda c: c.sendall(head + b"\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def fetch(url: str) -> object:
+    address = ServerAddress(url=url)
+    with open_http(address, timeout_s=5) as http:
+        return get_text(http, address, "/metrics")

@@ -13,8 +13,9 @@ from eyas.train.rows.packing import Packed, from_padded, micro_batches, pack, to
 from eyas.train.step.compute_weights import ComputeWeight
 from eyas.train.step.packed_target import LlamaStates, PaddedStates, packed_target
 from eyas.train.step.unroll import FusedUnroll, ModuleUnroll, make_unroll, why_not_fused
-from tiny_draft import NUM_AUX, TARGET_HIDDEN, VOCAB, tiny_draft, tiny_spec
+from tiny_draft import NUM_AUX, TARGET_HIDDEN, tiny_draft, tiny_spec
 from tiny_target import tiny_target
+from token_rows import rows_of
 
 CPU, STEPS = torch.device("cpu"), 4
 SWITCHES: list[dict[str, Any]] = [
@@ -27,17 +28,6 @@ SWITCHES: list[dict[str, Any]] = [
     {"embedding": "target"},
     {"num_kv_heads": 4},
 ]
-
-
-def rows_of(*lengths: int, seed: int = 0) -> list[TokenRow]:
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        TokenRow(
-            tuple(torch.randint(3, VOCAB, (length,), generator=generator).tolist()),
-            tuple((torch.arange(length) % 5 >= 1).tolist()),
-        )
-        for length in lengths
-    ]
 
 
 def learn(unroll: Any, packed: Packed, aux: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from test_unroll import rows_of
 
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
@@ -13,6 +12,7 @@ from eyas.train.rows.packing import pack
 from eyas.train.step.packed_attention import attend_rows, attend_rows_backward
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
+from token_rows import rows_of
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,7 +1,7 @@
 """Kills a training at random moments, starts it again each time, and compares the end with an undisturbed run.
 
-    python tests/train/run/training_soak.py --kills 20                   tiny target, CPU: bit-identical
-    python tests/train/run/training_soak.py --kills 5 --device cuda      on a GPU: within --tolerance
+    python tests/support/training_soak.py --kills 20                   tiny target, CPU: bit-identical
+    python tests/support/training_soak.py --kills 5 --device cuda      on a GPU: within --tolerance
 
 Each life is a fork of this process, which has imported everything and computed nothing. The last line is JSON.
 """
@@ -16,7 +16,6 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 # Asking the driver itself would initialise it in this process, and no fork could use the GPU.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 

@@ -65,7 +65,7 @@ def test_json_is_the_last_line_and_follows_the_schema_page(tmp_path, target, cap
     assert document["engines"]["sglang==0.5.9"]["verdict"] == "silent-damage"
     assert len(document["engines"]["sglang==0.5.9"]["dropped"]) == 10
     assert document["engines"]["vllm==0.33.0"]["other_runner"]["verdict"] == "silent-damage"
-    page = (Path(__file__).resolve().parents[2] / "docs" / "check-schema.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "check-schema.md").read_text()
     undocumented = [k for k in [*document, *document["engines"]["sglang==0.5.9"]] if f"`{k}" not in page]
     assert undocumented == []
 

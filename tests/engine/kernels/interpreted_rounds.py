@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 from torch import Tensor
 
 from eyas.engine.adaptive import AdaptiveDepth
