@@ -97,9 +97,9 @@ def test_labels_cost_no_more_than_their_bytes():
     rows += [f'{name}{{engine="0",position="{p}"}} 5' for p in ("0", "1", "99999999999", "-1", "x", "٣", "1e9")]
     rows += [f'vllm:spec_decode_num_drafts_total{{engine="e{n}"}} 1' for n in range(20_000)]
     rows += [f'{name}{{engine="e{n}",position="0"}} 1' for n in range(20_000)]
-    start = time.monotonic()
+    start = time.process_time()
     counters = counters_of(parse("\n".join(rows)))
 
-    assert time.monotonic() - start < 3
+    assert time.process_time() - start < 3
     assert counters.acceptance["0"].accepted_at == (5, 5)
     assert (counters.num_ranks or 0) <= 1024

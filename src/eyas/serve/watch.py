@@ -184,6 +184,8 @@ def watch(
             stop_when=interrupted,
             poll_s=config.interval,
         )
+    except KeyboardInterrupt:
+        last = supervisor.last or supervisor.unlooked("interrupted before the first look was done")
     finally:
         view.close()
     return (

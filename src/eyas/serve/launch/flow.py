@@ -91,7 +91,7 @@ def launch(
                 clock,
                 folder,
                 process,
-                _supervisor(plan, settings, folder, process, api_key),
+                _supervisor(plan, settings, folder, process, api_key, interrupts),
                 api_key,
             )
             return _finish(run, run.until_end(), experiment)
@@ -165,7 +165,12 @@ def _finish(run: RunningServer, snapshot: Snapshot, experiment: Experiment | Non
 
 
 def _supervisor(
-    plan: LaunchPlan, settings: LaunchSettings, folder: RunFolder, process: EngineProcess, api_key: str | None
+    plan: LaunchPlan,
+    settings: LaunchSettings,
+    folder: RunFolder,
+    process: EngineProcess,
+    api_key: str | None,
+    interrupts: Interrupts,
 ) -> Supervisor:
     request = plan.request
     subject = Subject.of_process(process, url=plan.command.url or None)
@@ -181,7 +186,7 @@ def _supervisor(
         engine=request.engine,
         version=plan.engine.version,
         probes=live_probes(subject, engine=request.engine, version=plan.engine.version, api_key=api_key),
-        stacks=LiveStackTaker(),
+        stacks=LiveStackTaker(interrupted=interrupts.asked),
         folder=folder,
         memory=PhaseMemory(settings.cache / "phases"),
         key=key,

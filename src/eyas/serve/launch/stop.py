@@ -93,10 +93,12 @@ def stop(
 class Interrupts:
     """Counts Ctrl-C, SIGTERM and SIGHUP instead of dying of them: the first asks the server to end, the second kills.
 
-    Use as a context manager in the main thread; the handlers that were there before come back.
+    Use as a context manager in the main thread; the handlers that were there before come back. With `at_once` every
+    signal raises KeyboardInterrupt, for a watch that owns nothing and may be in the middle of a long look.
     """
 
     count: int = 0
+    at_once: bool = False
     _before: dict[int, Any] = field(default_factory=dict)
 
     def __enter__(self) -> "Interrupts":
@@ -119,6 +121,8 @@ class Interrupts:
 
     def _take(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
+        if self.at_once:
+            raise KeyboardInterrupt
 
 
 def _used_bytes(gpus: GpuCounters, process: EngineProcess) -> int | None:

@@ -14,16 +14,17 @@ from eyas.serve.log.tables import line_prefixes
 TRACEBACK = "Traceback (most recent call last):"
 
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)"
-_KNOWN = tuple(
-    re.compile(pattern)
-    for pattern in (
-        rf"{_STAMP} std(?:out|err) [FP] ",  # CRI: containerd, CRI-O
-        rf"(?:{_STAMP}|[A-Z][a-z][a-z] [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ [\w.@/-]+(?:\[\d+\])?: ",  # journald, syslog
-        rf"{_STAMP} ",  # docker logs -t, kubectl logs --timestamps
-        r"\[pod/[^\]\s]{1,300}\] ",  # kubectl logs --prefix
-        r"[A-Za-z][\w.-]{0,100} +\| ",  # compose
-        r"\((?:\w[\w.:]{0,100} )?pid=\d{1,10}, ip=[0-9a-fA-F.:]{1,50}\) ",  # Ray
-        r" {0,6}\d{1,6}: ",  # srun -l
+_KNOWN = re.compile(
+    "|".join(
+        (
+            rf"{_STAMP} std(?:out|err) [FP] ",  # CRI: containerd, CRI-O
+            rf"(?:{_STAMP}|[A-Z][a-z][a-z] [ \d]\d \d\d:\d\d:\d\d) [\w.-]+ [\w.@/-]+(?:\[\d+\])?: ",  # journald, syslog
+            rf"{_STAMP} ",  # docker logs -t, kubectl logs --timestamps
+            r"\[pod/[^\]\s]{1,300}\] ",  # kubectl logs --prefix
+            r"[A-Za-z][\w.-]{0,100} +\| ",  # compose
+            r"\((?:\w[\w.:]{0,100} )?pid=\d{1,10}, ip=[0-9a-fA-F.:]{1,50}\) ",  # Ray
+            r" {0,6}\d{1,6}: ",  # srun -l
+        )
     )
 )
 _LEVEL = r"(?:INFO|WARNING|ERROR|CRITICAL): {1,5}"  # uvicorn's
@@ -50,7 +51,7 @@ class ForeignPrefixes:
 
     def strip(self, text: str) -> str:
         """`text` from where the engine's own line begins."""
-        text = _without(text, _KNOWN)
+        text = _without(text)
         for learned in self._learned:
             if match := learned.match(text):
                 return text[match.end() :]
@@ -66,9 +67,9 @@ class ForeignPrefixes:
         return text
 
 
-def _without(text: str, patterns: tuple[re.Pattern[str], ...]) -> str:
+def _without(text: str) -> str:
     for _ in range(_MAX_NESTED):
-        match = next((found for pattern in patterns if (found := pattern.match(text))), None)
+        match = _KNOWN.match(text)
         if match is None:
             break
         text = text[match.end() :]

@@ -7,14 +7,15 @@ signal: SIGUSR1/2 kill an SGLang process, SIGABRT ends it.
 
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from eyas.serve.facts.evidence import ProcessFacts
 
-_PY_SPY_S = 20.0
+_PY_SPY_S, _PY_SPY_STEP_S = 20.0, 0.3
 _MAX_THREADS = 60
 _NOISE = ("threading.py", "_bootstrap", "selectors.py", "asyncio/", "concurrent/futures", "tqdm/_monitor")
 
@@ -64,8 +65,8 @@ class StackTaker(Protocol):
 class LiveStackTaker:
     """Takes stacks with py-spy if it is there and allowed, else from /proc."""
 
-    def __init__(self, py_spy: str | None = None) -> None:
-        self._py_spy = py_spy or find_py_spy()
+    def __init__(self, py_spy: str | None = None, interrupted: Callable[[], bool] = lambda: False) -> None:
+        self._py_spy, self._interrupted = py_spy or find_py_spy(), interrupted
 
     def take(self, processes: Sequence[ProcessFacts], now: float) -> StackSample:
         """The stacks of all processes that run Python (compilers are left out), at most a few seconds each."""
@@ -74,7 +75,7 @@ class LiveStackTaker:
         if self._py_spy is None:
             notes.append("py-spy is not installed (pip install 'eyas[stacks]'): only /proc was read")
         for process in processes:
-            if process.is_compiler or process.status == "Z":
+            if process.is_compiler or process.status == "Z" or self._interrupted():
                 continue
             stack, note = self._one(process)
             ranks.append(stack)
@@ -88,7 +89,7 @@ class LiveStackTaker:
             # A stopped process would keep a tracer waiting for ever: read it without stopping it.
             ways: list[list[str]] = [["--nonblocking"]] if process.status in ("T", "t") else [["--native"], []]
             for flags in ways:
-                text, problem = _run_py_spy(self._py_spy, process.pid, flags)
+                text, problem = _run_py_spy(self._py_spy, process.pid, flags, self._interrupted)
                 if text:
                     how = " ".join(["py-spy", *flags])
                     threads = parse_py_spy(text)
@@ -115,20 +116,29 @@ def find_py_spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def _run_py_spy(program: str, pid: int, flags: Iterable[str]) -> tuple[str, str]:
+def _run_py_spy(program: str, pid: int, flags: Iterable[str], interrupted: Callable[[], bool]) -> tuple[str, str]:
     """(dump, "") or ("", why there is none)."""
     command = [program, "dump", "--pid", str(pid), *flags]
+    end = time.monotonic() + _PY_SPY_S
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PY_SPY_S, check=False)
-    except subprocess.TimeoutExpired:
-        return "", f"py-spy gave no stack within {_PY_SPY_S:.0f} s (a process in the kernel cannot be read)"
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            while True:
+                try:
+                    out, err = (part.decode(errors="replace") for part in running.communicate(timeout=_PY_SPY_STEP_S))
+                    break
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > end or interrupted():
+                        running.kill()
+                        running.communicate()
+                        seconds = f"{_PY_SPY_S:.0f} s (a process in the kernel cannot be read)"
+                        return "", f"py-spy gave no stack within {seconds}"
     except OSError as error:
         return "", f"py-spy could not be started: {error.strerror}"
-    if done.returncode == 0 and "Thread" in done.stdout:
-        return done.stdout, ""
-    problem = (done.stderr or done.stdout).strip().splitlines()
-    text = problem[0] if problem else f"exit code {done.returncode}"
-    if "ermission" in done.stderr or "EPERM" in done.stderr:
+    if running.returncode == 0 and "Thread" in out:
+        return out, ""
+    problem = (err or out).strip().splitlines()
+    text = problem[0] if problem else f"exit code {running.returncode}"
+    if "ermission" in err or "EPERM" in err:
         return "", (
             "ptrace is forbidden here (container without SYS_PTRACE, or kernel.yama.ptrace_scope): only /proc was "
             "read; run as root, or start the container with --cap-add SYS_PTRACE"

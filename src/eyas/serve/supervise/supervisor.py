@@ -111,22 +111,24 @@ class Supervisor:
 
     def step(self) -> Snapshot:
         """Observe once and say what the server is doing now. Never raises: see `facts/containment.py`."""
-        now = self.clock.now()
         snapshot = self._contained.run("judging", self._step, None)
         if snapshot is None:
-            state = self._last.state if self._last is not None else StateName.STARTING
-            reason = "this look failed in eyas itself; the state is that of the look before"
-            snapshot = Snapshot(
-                at=now,
-                elapsed_s=now - self.journal.began_at,
-                engine=self.engine,
-                version=self.version,
-                state=StateName.UNHEALTHY if state.is_final else state,
-                reason=reason,
-                warnings=tuple(self.journal.warnings.values()),
-            )
+            snapshot = self.unlooked("this look failed in eyas itself; the state is that of the look before")
         self._last = snapshot
         return snapshot
+
+    def unlooked(self, reason: str) -> Snapshot:
+        """What is known without a new look."""
+        now, state = self.clock.now(), self._last.state if self._last is not None else StateName.STARTING
+        return Snapshot(
+            at=now,
+            elapsed_s=now - self.journal.began_at,
+            engine=self.engine,
+            version=self.version,
+            state=StateName.UNHEALTHY if state.is_final else state,
+            reason=reason,
+            warnings=tuple(self.journal.warnings.values()),
+        )
 
     def _step(self) -> Snapshot:
         contained, now = self._contained, self.clock.now()
