@@ -187,7 +187,7 @@ def test_nothing_to_watch_is_a_usage_error(eyas: Callable[..., Done]):
 )
 def test_a_url_that_none_can_be_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: list[str]):
     assert main(["watch", *words, "--timeout", "0"]) == 2
-    assert "is no URL of a server" in capsys.readouterr().err
+    assert "is not the URL of a server" in capsys.readouterr().err
 
 
 def test_a_pipe_without_a_writer_is_not_waited_for_beyond_the_timeout(tmp_path: Path, eyas: Callable[..., Done]):
@@ -431,7 +431,7 @@ def test_a_log_that_nobody_writes_is_read_once(
     done = eyas(str(path))
 
     assert done.stdout.startswith(words)
-    assert "nobody writes it any more" in done.stdout
+    assert "no process writes it any more" in done.stdout
     assert done.returncode == code
 
 
@@ -453,7 +453,7 @@ def test_a_copied_log_without_years_has_no_age(eyas: Callable[..., Done], tmp_pa
 
     done = eyas(str(path), "--timeout", "20")
 
-    assert done.stdout.startswith("ready: the log says that it is ready, and ends so (nobody writes it any more)")
+    assert done.stdout.startswith("ready: the log says that it is ready, and ends so (no process writes it any more)")
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ of "warm-up 502" (sglang#16855).
 
 import ipaddress
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -95,8 +97,17 @@ def open_http(address: ServerAddress, *, timeout_s: float = 60.0) -> "httpx.Clie
         headers={"Accept-Encoding": "identity", **address.headers},  # 13 kB of gzip can hold 4.8 GB
         timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
         trust_env=not address.is_loopback,
+        verify=_certificates(),
         limits=httpx.Limits(max_connections=None),
     )
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Reading them takes longer than most answers: once is enough."""
+    import httpx
+
+    return httpx.create_ssl_context()
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def recorded_verdict(run: Path) -> dict[str, Any] | None:
 
 
 def flags_of(command: Sequence[str]) -> dict[str, str]:
-    """--flag value, --flag=value and bare --flag as a mapping; what is no flag counts as the program."""
+    """--flag value, --flag=value and bare --flag as a mapping; other words count as the program."""
     flags: dict[str, str] = {}
     name = "program"
     for word in command:
@@ -187,7 +187,7 @@ class _Once:
     last: Mapping[str, Any]
 
     def learn(self, engine: str, version: str | None) -> None:
-        """Nobody is asked."""
+        """There is no endpoint to ask."""
 
     def observe(self, now: float) -> Observation:
         ended = ExitFacts(code=None) if self.last.get("state") in ("crashed", "stopped") else None

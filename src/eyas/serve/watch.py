@@ -1,4 +1,4 @@
-"""`eyas watch`: the state machine for a server that somebody else started. Read-only: no signal, no change.
+"""`eyas watch`: the state machine for a server that eyas did not start. Read-only: no signal, no change.
 
 The one exception is `canary`, which has to be asked for: a one-token generation now and then.
 """
@@ -62,7 +62,7 @@ class WatchConfig:
     ends, or Ctrl-C. Exit code for another state at the end: 10 starting, 11 warming-up, 12 ready, 13 proven,
     14 unhealthy, 15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable, 20 no-engine."""
     timeout: float | None = None
-    """Seconds after which to end with what is then the case; default: no limit. There is no time limit for a phase."""
+    """End after this many seconds, in whatever state it is then; default: no limit. Phases do not have a time limit."""
     interval: float = 1.0
     """Seconds between two looks, 0.1 - 3600."""
     engine: EngineName | Literal["eyas", "unknown"] = "unknown"
@@ -75,18 +75,18 @@ class WatchConfig:
     """The server's log, when a PID or a URL is watched."""
     follow: bool | None = None
     """Of a log alone: wait for more of it (--follow), or tell what it says and end (--no-follow). Default: follow it
-    while somebody writes it, as far as can be seen from here (not on another machine, nor in another container)."""
+    while a process writes it, as far as can be seen from here (not on another machine, nor in another container)."""
     textfile: Path | None = None
     """Write the watcher's own state here for Prometheus' node_exporter (its textfile collector), at every look."""
     out: Path | None = None
     """Write events, stacks and the timeline into a fresh folder below this one."""
     canary: float | None = None
-    """Make a one-token generation every so many seconds (10 or more), on each data-parallel rank: the only thing that
+    """Make a one-token generation every N seconds (10 or more), on each data-parallel rank: the only thing that
     is not read-only."""
     stacks: bool = True
     """Take stacks of a process that seems stalled (py-spy or /proc; it is not harmed)."""
     keep_on: Annotated[bool, Parameter(negative="")] = False
-    """Go on after a stall instead of ending with exit code 16 (a stalled server may move again)."""
+    """Continue after a stall instead of ending with exit code 16 (a stalled server may move again)."""
 
     def __post_init__(self) -> None:
         wrong = [

@@ -191,7 +191,7 @@ def test_a_log_whose_writer_is_gone_without_a_goodbye_tells_of_a_crash():
     run = drive(world, *SGLANG, until=end + 2, log_only=True, with_stacks=False)
 
     assert run.names[-2:] == ["ready", "crashed"]
-    assert run.last.reason == "whoever wrote the log is gone, without a goodbye; its last phase: ready"
+    assert run.last.reason == "the writer of the log is gone, without a goodbye; its last phase: ready"
     assert [s.at for s in run.snapshots] == sorted(s.at for s in run.snapshots)
 
 

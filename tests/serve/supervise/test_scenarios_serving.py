@@ -212,7 +212,7 @@ def test_a_server_that_is_no_engine_is_told_as_that():
     last = drive(world, "unknown", None, until=20, has_log=False).last
     assert last.state is StateName.NO_ENGINE
     assert last.reason == (
-        "somebody listens there, but /health gives HTTP 302: no engine that eyas knows answers so; is the port right?"
+        "a server listens there, but /health gives HTTP 302: no engine that eyas knows answers so; is the port right?"
     )
 
 

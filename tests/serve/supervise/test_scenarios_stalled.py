@@ -155,7 +155,8 @@ def test_a_log_that_nobody_writes_is_never_stalled():
 
     assert run.names == ["starting"]
     assert run.last.reason.startswith(
-        "the log ends in the midst of the start: capturing CUDA graphs of the draft (decode) (nobody writes it any more"
+        "the log ends in the midst of the start: capturing CUDA graphs of the draft (decode) "
+        "(no process writes it any more"
     )
 
 

@@ -69,7 +69,10 @@ class ServeFlow:
     def __post_init__(self) -> None:
         refuse_where(
             (f"--verdict-rounds {self.verdict_rounds} is below 1", self.verdict_rounds < 1),
-            (f"--verdict-seconds {self.verdict_seconds} is no time", not 0 < self.verdict_seconds < inf),
+            (
+                f"--verdict-seconds {self.verdict_seconds} is not a positive number of seconds",
+                not 0 < self.verdict_seconds < inf,
+            ),
             ("--expect is compared by the verdict: not with --no-verdict", bool(self.expect) and not self.verdict),
         )
 

@@ -38,12 +38,12 @@ def watch(
 ) -> int:
     """What a server is doing now: starting (which phase), warming up, ready, stalled (where), crashed (why).
 
-    Read-only: for a server that somebody else started. The API key, if one is needed, is read from EYAS_API_KEY.
+    Read-only: for a server that eyas did not start. The API key, if one is needed, is read from EYAS_API_KEY.
 
     Exit code: 0 = the state of --until was reached. Otherwise 10 + n, n by the state at the end: 10 starting,
     11 warming-up, 12 ready, 13 proven, 14 unhealthy, 15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable,
     20 no-engine. Without --until: 0, or 10 + n for what is unhealthy, stalled, crashed, unreachable or no engine at the
-    end, and for a log that nobody writes and that ends before it is ready.
+    end, and for a log that no process writes and that ends before it is ready.
 
     Parameters
     ----------

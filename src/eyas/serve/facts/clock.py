@@ -1,4 +1,4 @@
-"""Time as an argument: unix seconds that never jump, and sleeping. Tests give a clock that they move by hand."""
+"""Time as an argument: unix seconds that never jump, and sleeping. Tests give a clock of their own."""
 
 import time
 from typing import Protocol
@@ -15,7 +15,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's time: unix seconds at the start, moved on by the monotonic clock (a clock set anew is not seen)."""
+    """The machine's time: unix seconds at the start, advanced by the monotonic clock (set clocks are not seen)."""
 
     def __init__(self) -> None:
         self._offset = time.time() - time.monotonic()

@@ -53,7 +53,7 @@ class LogLine:
         at: unix time when it was printed, or seen; filled by who read it.
         label: process or rank: "TP0", "DP1 TP0", "EngineCore", "Worker_TP1"; "" if the line has none.
         pid: the process, if printed.
-        level: "INFO", "ERROR", ... or "" if none is printed.
+        level: "INFO", "ERROR", ...; "" if the line has no level.
         stamp: the time as printed, unix seconds in this machine's zone (the year is ours if it has none), or None.
         message: the text without its prefixes. raw: the text with them.
         bar: the progress bar in it, if one.
@@ -121,7 +121,7 @@ class ProcessFacts:
 
     @property
     def is_compiler(self) -> bool:
-        """A compiler or build tool: somebody JIT-compiles."""
+        """A compiler or build tool: kernels are being JIT-compiled."""
         return self.name in _COMPILERS
 
 
@@ -184,7 +184,7 @@ class Observation:
     """One look. What was not or could not be looked at is None or empty, and `missing` says why (each said once).
 
     Attributes:
-        log_life: of a log that is all there is: "written" by somebody, "over" (nobody writes it), "closed" by a writer
+        log_life: of a log that is all there is: "written" by a process, "over" (by none), "closed" by a writer
             that we had seen, "unfollowed" (read to its end, as asked).
         log_written_at: when the file was last written, where that is the time of its last line; None = not known.
         has_log_age: the times of its lines are real ones, not only right among themselves.
@@ -208,13 +208,13 @@ class Observation:
 
 
 class Probes(Protocol):
-    """Whoever can look."""
+    """Looks at a server."""
 
     def observe(self, now: float) -> Observation:
         """Look once, within about a second, without disturbing the server."""
 
     def learn(self, engine: str, version: str | None) -> None:
-        """The engine was found out from its log: whoever asks its endpoints wants to know."""
+        """The log has told which engine it is; its endpoints can be asked accordingly."""
 
 
 def moved_between(before: Observation | None, now: Observation) -> dict[str, str]:

@@ -40,7 +40,7 @@ _OLD_LINK_S = 7 * 86400.0  # the engine reads it in its first minute
 
 
 class PortBusy(EyasError):
-    """Somebody listens on the port already."""
+    """The port is in use already."""
 
     code = "port-busy"
     exit_code = ExitCode.ENVIRONMENT
@@ -58,7 +58,7 @@ def launch(
     """Start what was planned and stay with it until it ends or is to be stopped.
 
     Raises:
-        PortBusy: somebody listens there already.
+        PortBusy: the port is in use already.
         EngineNotStarted: the command cannot be executed.
         WriteFailed: the run folder cannot be written.
     """
@@ -202,10 +202,10 @@ def _require_free_port(url: str) -> None:
         probe.settimeout(1)
         if probe.connect_ex((host, port)) == 0:
             raise PortBusy(
-                f"somebody listens on port {port} already",
+                f"port {port} is in use already",
                 url,
                 "the engine would fail after loading, or another server would be judged in its place",
-                f"choose another --port; see who it is: eyas watch {url}",
+                f"choose another --port; see what it is: eyas watch {url}",
             )
 
 

@@ -2,7 +2,7 @@
 
 Known forms are taken off wherever they stand. Any other prefix (a constant, a time) is learned from the first line
 in which it stands before an engine's own prefix. In a log whose first engine line begins with the engine's own prefix,
-none is looked for: a user's text that quotes such a line stays a text.
+other prefixes are not looked for: a user's text that quotes such a line stays a text.
 """
 
 import json
@@ -92,7 +92,7 @@ def _own() -> re.Pattern[str]:
 
 @cache
 def _whole() -> re.Pattern[str]:
-    """Prefixes that an engine prints first: never behind another of its own."""
+    """Prefixes that an engine prints first: never after another of its own."""
     return re.compile("|".join(row["glue"] for row in line_prefixes() if row.get("is_first")))
 
 

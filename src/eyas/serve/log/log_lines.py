@@ -48,7 +48,8 @@ class LineSplitter:
         pieces = re.split(rb"(\r?\n|\r)", buffer)
         self._rest = pieces.pop() + held
         for text, end in zip(pieces[::2], pieces[1::2], strict=True):
-            yield from self._lines(text, at)
+            if text:  # of \r alone there may be thousands
+                yield from self._lines(text, at)
             if end.endswith(b"\n"):
                 self._number += 1
         self._rest = self._rest[: 2 * _MAX_LINE_BYTES]  # the rest of an endless line is left out

@@ -1,4 +1,4 @@
-"""Follows a log file that somebody else writes: new bytes to lines, with times. Copes with truncation and rotation."""
+"""Follows a log that another program writes: new bytes to lines, with times; truncation and rotation are seen."""
 
 import errno
 import math

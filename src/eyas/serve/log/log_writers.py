@@ -1,4 +1,4 @@
-"""Whether somebody still writes a log: who has it open, and when it last grew. Reads /proc; judges no line."""
+"""Whether a process still writes a log: which has it open, and when it last grew. Reads /proc; judges no line."""
 
 import os
 import stat
@@ -30,7 +30,7 @@ class LogWriters:
     _sees_all: bool = True
 
     def is_open(self, now: float) -> bool:
-        """Whether somebody has it open for writing, as far as can be seen."""
+        """Whether a process has it open for writing, as far as can be seen."""
         status = self._status()
         if self.follow is not None or status is None or not stat.S_ISREG(status.st_mode):
             return self.follow is not False
@@ -48,7 +48,7 @@ class LogWriters:
         """What is known of its end.
 
         Args:
-            is_copy: its own times say that it was not written when the file was: nobody writes it.
+            is_copy: its own times say that it was not written when the file was: no process writes it.
         """
         if self.is_open(now):
             return "written"

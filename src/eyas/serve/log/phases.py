@@ -93,7 +93,7 @@ class PhaseTracker:
 
     @property
     def knows_a_line(self) -> bool:
-        """Whether any line so far was an engine's (a progress bar can be anybody's)."""
+        """Whether any line so far was an engine's (any program prints progress bars)."""
         return bool(self._counts)
 
     @property
@@ -143,7 +143,7 @@ class PhaseTracker:
             title += f" of the {run.role}"
         if run.detail:
             title += f" ({run.detail})"
-        return title + (": done, going on" if run.ended_at is not None else "")
+        return title + (": done, continuing" if run.ended_at is not None else "")
 
     # ------------------------------------------------------------------ markers
 

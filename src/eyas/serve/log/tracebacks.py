@@ -77,7 +77,7 @@ class TracebackReader:
         """Take a line in; True if it belongs to a traceback."""
         key = (line.label, line.pid)
         is_prefixed = line.has_prefix
-        if line.message.endswith(TRACEBACK):  # one that is quoted has more behind it
+        if line.message.endswith(TRACEBACK):  # a quoted one has more text after it
             self._start(key, line, is_prefixed)
             return True
         if is_prefixed:

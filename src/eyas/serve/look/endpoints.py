@@ -108,7 +108,7 @@ class Endpoints:
         return parts.port or (443 if parts.scheme == "https" else 80)
 
     def port(self) -> Port:
-        """Whether somebody listens, now."""
+        """Whether the port is listened on, now."""
         try:
             with socket.create_connection((urlsplit(self.url).hostname or "", self.port_number), timeout=_PORT_S):
                 return "open"
@@ -135,7 +135,7 @@ class Endpoints:
         return self._counters.poll()
 
     def identity(self) -> Identity | None:
-        """Who answers, once it is known: waited for a moment, so that nobody is called ready before."""
+        """Which engine answers, once it is known; waited for a moment, so that no stranger is called ready before."""
         found = self._identity.poll(wait_s=_PORT_S)
         if found is not None and found.engine in ENGINES:
             self._identity.every_s = _KNOWN_S
@@ -169,7 +169,7 @@ class Endpoints:
             return Answer(code=0, failure="broken", elapsed_s=time.monotonic() - start)
 
     def identify(self) -> Identity:
-        """Which engine answers, by `/v1/models`' owner and `/version`; "unknown" while nobody answers."""
+        """Which engine answers, by `/v1/models`' owner and `/version`; "unknown" while nothing answers."""
         models, told = self._json("/v1/models"), self._json("/version")
         rows = (models or {}).get("data")
         first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}

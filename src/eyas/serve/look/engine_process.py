@@ -86,7 +86,7 @@ class EngineProcess:
         """SIGTERM to the main process (never to a scheduler or a worker)."""
         self.was_asked = True
         self._signal_main(signal.SIGTERM)
-        # SIGTERM waits at a stopped process until it goes on
+        # SIGTERM waits at a stopped process until it is resumed
         self._signal_main(signal.SIGCONT)
 
     def kill_all(self) -> int:

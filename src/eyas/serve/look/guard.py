@@ -2,8 +2,8 @@
 
     python -I guard.py STATUS_FD LIFELINE_FD DEADLINE_S COMMAND...
 
-- It is a child subreaper: whatever the engine's processes leave behind becomes its child, also after setsid.
-- It notices the death of whoever started it (end of file on LIFELINE_FD), even by SIGKILL, and then ends the engine:
+- It is a child subreaper: whatever the engine's processes leave becomes its child, also after setsid.
+- It notices the death of its parent (end of file on LIFELINE_FD), even by SIGKILL, and then ends the engine:
   SIGTERM, DEADLINE_S, SIGKILL.
 - When the engine's main process ends, it ends what is left of the tree, until it has no child any more (ECHILD): a
   process that forks and ends between two looks at /proc leaves its child to the subreaper.
@@ -77,7 +77,7 @@ def _start(command: list[str], libc: ctypes.CDLL, status: int, lifeline: int) ->
 
 
 def _watch(child: int, lifeline: int, deadline: float) -> int:
-    """Wait for the main process; end it when whoever started us is gone."""
+    """Wait for the main process; end it when the process that started us is gone."""
     end: float | None = None
     while True:
         code, _ = _reap(child)
@@ -87,7 +87,7 @@ def _watch(child: int, lifeline: int, deadline: float) -> int:
             ready, _, _ = select.select([lifeline], [], [], _POLL_S)
             if ready and not os.read(lifeline, 1):
                 _send(child, signal.SIGTERM)
-                # SIGTERM waits at a stopped process until it goes on
+                # SIGTERM waits at a stopped process until it is resumed
                 _send(child, signal.SIGCONT)
                 end = time.monotonic() + deadline
         else:

@@ -1,4 +1,4 @@
-"""The live `Probes`: log, processes, GPUs, port, endpoints and counters of one subject, as far as each is at hand."""
+"""The live `Probes`: log, processes, GPUs, port, endpoints and counters of one subject, as far as each is known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ class LiveProbes:
             self.asks_identity = self.log is None
 
     def _log(self, now: float) -> tuple[tuple[LogLine, ...], LogLife]:
-        """What is new in the log; where nobody writes it, with its last line though that has no end."""
+        """What is new in the log; where no process writes it, with its last line even without an end."""
         if isinstance(self.log, LogStream):
             lines = self.log.read(now)
             return lines, "over" if self.log.has_ended and self.subject.log_only else "written"
@@ -113,7 +113,7 @@ class LiveProbes:
         return tree_of(self.subject.pid), None
 
     def _answers_for_us(self, processes: tuple[ProcessFacts, ...] | None) -> bool:
-        """False when somebody else answers on the port of the server that we started: two launches can find it free.
+        """False when another process answers on the port of the server that we started: two launches can find it free.
 
         Seen once as ours it stays ours; where it cannot be seen (another user's processes) it is believed.
         """
@@ -130,7 +130,7 @@ class LiveProbes:
         return False
 
     def _identity(self) -> Identity | None:
-        """Who answers: asked only while it is not known, and only when somebody answers at all."""
+        """Which engine answers: asked only while it is not known, and only when something answers."""
         return self.endpoints.identity() if self.asks_identity and self.endpoints and self._answers else None
 
     def _what_is_missing(self) -> tuple[str, ...]:

@@ -56,7 +56,7 @@ class StackSample:
 
 
 class StackTaker(Protocol):
-    """Whoever can take stacks."""
+    """Takes stacks."""
 
     def take(self, processes: Sequence[ProcessFacts], now: float) -> StackSample:
         """The stacks of these processes."""

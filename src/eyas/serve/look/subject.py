@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class SubjectUnknown(EyasError):
-    """What was given is no URL, no living process and no readable file."""
+    """What was given is not a URL, a living process or a readable file."""
 
     code = "watch-subject-unknown"
     exit_code = ExitCode.USAGE
@@ -21,7 +21,7 @@ class SubjectUnknown(EyasError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Whoever is watched; at least one of the three is known.
+    """What is watched; at least one of the three is known.
 
     Attributes:
         pid: root of the server's process tree. url: base URL. log: the file that its output goes to.
@@ -90,7 +90,7 @@ def _require_url(url: str) -> str:
         why = "it wants http:// or https://, a host, and no port or one of 1 - 65535"
     except ValueError as error:  # of the port, or of an address in brackets
         why = str(error)
-    raise SubjectUnknown(f"{url!r} is no URL of a server", url, why, "give it as http://host:port")
+    raise SubjectUnknown(f"{url!r} is not the URL of a server", url, why, "give it as http://host:port")
 
 
 def of_pid(pid: int, *, url: str | None = None, log: Path | None = None) -> Subject:

@@ -46,7 +46,7 @@ class CrashReader:
 
     @property
     def has_evidence(self) -> bool:
-        """Whether anything fatal was printed: a root traceback, or a fatal line that is no echo."""
+        """Whether anything fatal was printed: a root traceback, or a fatal line that is not an echo."""
         return self._root() is not None or any(not fatal.row.collateral for fatal in self._fatal)
 
     def cause(self, exit_facts: ExitFacts | None, *, phase: str, self_killed: bool, core_died: bool) -> Cause:

@@ -70,7 +70,7 @@ class AcceptanceWatch:
         self.warnings: list[str] = []
 
     def feed(self, counters: CounterFacts | None) -> None:
-        """Take a reading in. A server that was started anew (counters fell) begins anew."""
+        """Take a reading in. After a restart (counters fell) it begins again."""
         if counters is None or counters.rounds is None or not counters.accepted_at:
             return
         if self._last is not None and counters.rounds < (self._last.rounds or 0):
@@ -127,7 +127,7 @@ class AcceptanceWatch:
 
 
 def proof_of(length: float, rounds: int, first: float | None, source: str = "") -> Proof:
-    """What an accept length over so many rounds says.
+    """What an accept length over n rounds says.
 
     Args:
         first: share of first drafts that are accepted, if known.

@@ -1,4 +1,4 @@
-"""What a log alone says of its server, and what it cannot tell: the rules where nothing else is at hand."""
+"""What a log alone says of its server, and what it cannot tell: the rules where nothing else is known."""
 
 import math
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from eyas.talk import seconds
 
 _END_S = 5.0
 _ENDS = {
-    "over": "nobody writes it any more",
-    "closed": "whoever wrote it has closed it",
+    "over": "no process writes it any more",
+    "closed": "its writer has closed it",
     "unfollowed": "read to its end and not followed",
 }
 
@@ -41,14 +41,14 @@ class LastWords:
 
 
 def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
-    """Its end, or that it is no engine's; None while it goes on, and where it ends while the server is ready."""
+    """Its end, or that it is not an engine's; None while it is written, and where it ends while the server is ready."""
     tracker, is_over = words.tracker, seen.log_life != "written"
     end = how_it_ends(seen, words.last_line_at)
     verdict = _goodbye(words, end, is_over=is_over)
     if verdict is not None:
         return verdict
     if words.is_unknown:
-        # No phase and no stall is made up for what may be anybody's log.
+        # A log that may be another program's has neither a phase nor a stall.
         lives = [words.tracker.table.life] if words.engine != "unknown" else all_lives()
         name = " or ".join(f"{life.title}'s" for life in lives)
         what = "the log is empty" if words.last_line_at is None else f"no line of it is one of {name} that eyas knows"
@@ -57,7 +57,7 @@ def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
         return Assessment(state=StateName.STARTING, reason=f"{what} so far")
     title = tracker.title_of(tracker.current)
     if seen.log_life == "closed":
-        reason = f"whoever wrote the log is gone, without a goodbye; its last phase: {title}"
+        reason = f"the writer of the log is gone, without a goodbye; its last phase: {title}"
         return Assessment(state=StateName.CRASHED, reason=reason)
     if not is_over or tracker.ready_at is not None:
         return None
@@ -69,7 +69,7 @@ def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
 
 
 def how_it_ends(seen: Observation, last_line_at: float | None) -> str:
-    """ "nobody writes it any more, its last line is 9 days old": the age only where its times are real ones."""
+    """ "no process writes it any more, its last line is 9 days old": the age only where its times are real ones."""
     age = "" if last_line_at is None else f"its last line is {seconds(seen.at - last_line_at)} old"
     return ", ".join(part for part in (_ENDS.get(seen.log_life, ""), age if seen.has_log_age else "") if part)
 

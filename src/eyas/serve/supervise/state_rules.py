@@ -1,7 +1,7 @@
 """From evidence to a state: the rules, in the order in which they hold. Remembers when what was seen; does nothing.
 
 Order: ended -> frozen -> draining -> serving or not by HTTP and log -> moving within the phase's budget -> stalled.
-A phase has a budget without progress, not a time limit: whoever still moves is never called hung.
+A phase has a budget without progress, not a time limit: a server that still moves is never called hung.
 """
 
 from collections.abc import Mapping
@@ -55,11 +55,11 @@ class Patience:
 
 @dataclass(slots=True)
 class StateRules:
-    """The rules' memory.
+    """What the rules remember.
 
     Attributes:
         strong_at: when anything last counted as progress; the beginning, before that. weak_at: CPU or GPU load as well.
-        log_only: no process, port or endpoint is at hand, only a log. last_line_at: None = it has no line yet.
+        log_only: only a log is known: no process, port or endpoint. last_line_at: None = it has no line yet.
     """
 
     engine: Engine
@@ -95,8 +95,8 @@ class StateRules:
             if kind == "tokens":
                 self._tokens_at = at
 
-    def begin_anew(self) -> None:
-        """A new start in the same log and tree: whoever was there before is not missed."""
+    def forget_processes(self) -> None:
+        """A new start in the same log and tree: processes that were there before are not missed."""
         self._ranks.clear()
         self.ever_healthy, self._sick_since = False, None
 
@@ -234,7 +234,7 @@ class StateRules:
         if self.ever_healthy:
             return self._was_healthy(seen, health)
         if health.code in WITHOUT_HEALTH and seen.endpoints.get("/v1/models", Answer(code=0)).code == 200:
-            return self._alive(seen, "/v1/models answers 200 (there is no open /health)", None)
+            return self._alive(seen, "/v1/models answers 200 (/health is closed or missing)", None)
         return None
 
     def _after_503(self, seen: Observation) -> Assessment:
@@ -309,8 +309,8 @@ class StateRules:
         return Assessment(state=StateName.READY, reason=why, warnings=tuple(warnings))
 
     def _starting(self, seen: Observation) -> Assessment:
-        nobody = self._knows_url_only(seen)
-        if nobody and seen.port != "open" and not self.last_moves.get("log"):
+        is_url_only = self._knows_url_only(seen)
+        if is_url_only and seen.port != "open" and not self.last_moves.get("log"):
             return Assessment(
                 state=StateName.UNREACHABLE,
                 reason="nothing listens there; without a process or a log, starting and dead look the same",
@@ -323,7 +323,7 @@ class StateRules:
             reason = f"{', '.join(names)}: not an engine that eyas knows, and nothing of one in its processes"
             return Assessment(state=StateName.NO_ENGINE, reason=reason)
         odd = self._odd_answer(seen)
-        if odd and nobody and self._is_foreign(seen):
+        if odd and is_url_only and self._is_foreign(seen):
             return Assessment(state=StateName.NO_ENGINE, reason=f"{odd}: {_NO_ENGINE}")
         state = StateName.WARMING_UP if self.tracker.current.id == "warm-up" else StateName.STARTING
         quiet, budget = self.quiet_s(seen.at), self.budget_s(seen.at)
@@ -374,7 +374,7 @@ class StateRules:
         told = ", ".join(
             f"{path} gives {f'HTTP {a.code}' if a.code else 'no HTTP'}" for path, a in seen.endpoints.items()
         )
-        return f"somebody listens there, but {told}"
+        return f"a server listens there, but {told}"
 
     def _is_foreign(self, seen: Observation) -> bool:
         """No engine, nor a proxy before one, answers so: routes that are not there, redirects, no HTTP at all."""
@@ -399,7 +399,7 @@ class StateRules:
         return f"{kind}: {words}" + (f", {now - at:.0f} s ago" if now - at >= 2 else "")
 
     def activity(self, now: float) -> str:
-        """What works at the moment, for whoever wonders at a silent phase: compilers, disk, or ""."""
+        """What works in a silent phase: compilers, disk, or ""."""
         recent = [
             words
             for kind in ("compilers", "disk")

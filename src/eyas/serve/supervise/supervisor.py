@@ -50,7 +50,7 @@ _NAP_S = 1.0
 _RANK_NOT_LOADED = "rank-not-loaded"
 _EARLY_LINES = 500
 _LONGEST_SILENT_LAUNCH_S = 600.0
-_DONE = ": done, going on"
+_DONE = ": done, continuing"
 _NO_PROOF = "speculation does not work"
 
 
@@ -62,7 +62,7 @@ class Supervisor:
         engine, version: as far as known; they choose the marker table. "unknown" is found out from the log or URL.
         probes: how to look. stacks: how to take stacks, None = never (a URL, a log).
         patience: how long to wait before something is called a stall.
-        log_only: only a log is known. has_log: whether a log is at hand at all.
+        log_only: only a log is known. has_log: whether a log is known at all.
         folder: where events, stacks and the timeline are written; None = nowhere.
         memory, key: remembered durations for the ETA.
     """
@@ -191,7 +191,7 @@ class Supervisor:
         self.journal.tell("proof", proof.text, data, at=self.clock.now())
 
     def note_stop_asked(self) -> None:
-        """Whoever stops the server says so before: its end is then no crash."""
+        """To be called before the server is stopped: its end is then not a crash."""
         self._rules.stop_asked = True
         self.journal.tell("stop", "asked to stop", {}, at=self.clock.now())
 
@@ -202,7 +202,7 @@ class Supervisor:
 
     @property
     def log_is_over(self) -> bool:
-        """Only a log is known and nobody writes it: nothing more will be seen."""
+        """Only a log is known and no process writes it: nothing more will be seen."""
         return self._seen is not None and self._seen.log_life != "written"
 
     @property
@@ -269,7 +269,7 @@ class Supervisor:
         last_line_at = self._rules.last_line_at
         if not self._is_past or last_line_at is None:
             return now
-        return last_line_at if self._last is None else max(last_line_at, self._last.at)  # time goes on
+        return last_line_at if self._last is None else max(last_line_at, self._last.at)  # time never goes back
 
     def _find_engine(self, seen: Observation) -> None:
         """Learn the engine from its first words, and read what it said before once more with the right table."""
@@ -298,7 +298,7 @@ class Supervisor:
         meaning = self._tracker.feed(line)
         if meaning.restarted:
             self._crash = CrashReader(self._tracker.table)
-            self._rules.begin_anew()
+            self._rules.forget_processes()
             self.journal.tell("note", "a new start begins in the same log", {"line": line.number}, at=line.at)
         self._crash.feed(line)
         self._last_line = line.raw[:400]

@@ -28,7 +28,7 @@ _COLOURS = {
 
 
 class View(Protocol):
-    """Whoever shows a watch."""
+    """Shows a watch."""
 
     def show(self, snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> None:
         """The newest snapshot, some times a second."""

@@ -1,4 +1,4 @@
-"""Canary prompts: short, varied, answered in the target's own chat form where its template is at hand.
+"""Canary prompts: short, varied, answered in the target's own chat form where its template is known.
 
 A canary is only as good as its text: looping text flatters a draft. `loops` says when an answer loops.
 """
@@ -43,7 +43,7 @@ def canary_prompts(target_folder: Path | None) -> CanaryPrompts:
         target_folder: a Hugging Face folder; None, or one without a usable template, gives plain text.
     """
     if target_folder is None:
-        return CanaryPrompts(prompts=_plain(), note="the target's folder is not at hand: canaries are plain text")
+        return CanaryPrompts(prompts=_plain(), note="the target's folder is not known: canaries are plain text")
     try:
         return CanaryPrompts(prompts=tuple(render_chat(target_folder, q) for q in _QUESTIONS))
     except (OSError, ValueError, KeyError) as error:
@@ -80,7 +80,7 @@ def loops(tokens: Sequence[object]) -> bool:
     """Whether a text goes round in circles: most of its later windows of four were there before.
 
     Args:
-        tokens: token ids, or words where there are no ids.
+        tokens: token ids, or words where the server gives no ids.
     """
     windows = [tuple(tokens[i : i + _WINDOW]) for i in range(len(tokens) - _WINDOW + 1)]
     if len(windows) < 24:
@@ -100,7 +100,7 @@ def _template(folder: Path, config: dict[str, object]) -> str:
     if isinstance(given, list):
         given = next((t["template"] for t in given if t.get("name") == "default"), None)
     if not isinstance(given, str):
-        raise ValueError("chat_template is no text")
+        raise ValueError("chat_template is not a text")
     return given
 
 

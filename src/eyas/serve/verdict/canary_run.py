@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import httpx
 
 _LEAST_S = 10.0  # for answers that are asked for just before the time is up
-_SETTLE_S = 3.0  # lifetime counters may lag behind the last answer
+_SETTLE_S = 3.0  # lifetime counters may come later than the last answer
 _SETTLE_STEP_S = 0.1
-_SILENT_BATCHES = 2  # a server that has counted nothing after so many batches does not speculate
+_SILENT_BATCHES = 2  # a server that has counted nothing after n batches does not speculate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

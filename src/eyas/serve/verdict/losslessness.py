@@ -26,7 +26,7 @@ _TOP = 5
 
 
 class ExpectFileInvalid(EyasError):
-    """The file given with --expect has no rows of token ids."""
+    """The file given with --expect does not have rows of token ids."""
 
     code = "expect-file-invalid"
 
@@ -118,7 +118,7 @@ def read_expected(path: Path, *, limit: int = 8) -> tuple[ExpectedAnswer, ...]:
     """The first `limit` rows of a JSON-lines file with `prompt_ids` and `response_ids`.
 
     Raises:
-        ExpectFileInvalid: unreadable, no such rows, or ids that are no integers.
+        ExpectFileInvalid: unreadable, no such rows, or ids that are not integers.
     """
     try:
         lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -181,7 +181,7 @@ def _compare(
         return Losslessness(num_compared=0, num_equal=0, num_tokens=0, note=note)
 
     if not context.expected:
-        return not_compared("none of the target's own answers at hand (--expect FILE)")
+        return not_compared("the target's own answers were not given (--expect FILE)")
     if any(r.error for r in results):
         return not_compared("the server did not answer all canaries")
     try:

@@ -108,7 +108,7 @@ def verdict_findings(
 
 
 def _acceptance_findings(pooled: Acceptance, context: VerdictContext) -> Iterator[Diagnostic]:
-    says = f"the ledger says: {context.ledger}" if context.ledger else "no ledger at hand"
+    says = f"the ledger says: {context.ledger}" if context.ledger else "the ledger is not known"
     length, first = pooled.accept_length, pooled.per_position[0] if pooled.accepted_at else 0.0
     where = f"{pooled.rounds} verify passes"
     if length <= NOTHING_ACCEPTED:
