@@ -91,8 +91,8 @@ def hostile_body(randomness: random.Random) -> bytes:
 # ---------------------------------------------------------------------- lines
 
 
-def survive_lines(folder: Path, capfd: pytest.CaptureFixture[str], num: int) -> None:
-    randomness = random.Random(17)
+def survive_lines(folder: Path, capfd: pytest.CaptureFixture[str], num: int, seed: int = 17) -> None:
+    randomness = random.Random(seed)
     world: World = ready_world()
     per_look = num // 50
     for look in range(50):
@@ -121,8 +121,9 @@ def test_hostile_lines_change_nothing_for_good(tmp_path: Path, capfd: pytest.Cap
 
 
 @pytest.mark.soak
-def test_ten_thousand_hostile_lines_change_nothing_for_good(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    survive_lines(tmp_path, capfd, 10_000)
+@pytest.mark.parametrize("part", range(5))
+def test_ten_thousand_hostile_lines_change_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str], part: int):
+    survive_lines(tmp_path, capfd, 2000, seed=part)
 
 
 # ---------------------------------------------------------------------- answers
@@ -154,8 +155,8 @@ def answering_with(respond: Callable[[socket.socket], None]) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.getsockname()[1]}"
 
 
-def survive_answers(num: int) -> None:
-    randomness = random.Random(18)
+def survive_answers(num: int, seed: int = 18) -> None:
+    randomness = random.Random(seed)
     lock = threading.Lock()
 
     def respond(connection: socket.socket) -> None:
@@ -207,8 +208,9 @@ def test_hostile_answers_are_errors_of_ours_or_nothing():
 
 
 @pytest.mark.soak
-def test_ten_thousand_hostile_answers_are_errors_of_ours_or_nothing():
-    survive_answers(10_000)
+@pytest.mark.parametrize("part", range(10))
+def test_ten_thousand_hostile_answers_are_errors_of_ours_or_nothing(part: int):
+    survive_answers(1000, seed=part)
 
 
 # ---------------------------------------------------------------------- signals
