@@ -1,14 +1,14 @@
 """The operations that a batched pass is made of, besides matrix products, and their reference in PyTorch.
 
 `ReferenceBatchOps` runs on a CPU and reads every prompt; `batches.triton_batch_ops` has the same operations as CUDA
-kernels. Tests hold the two against each other.
+kernels. Tests compare the two. Nothing waits for the device but `ReferenceBatchOps.place` of a step.
 
 Shapes: B sequences, M new rows of each, R = B * M rows, E hidden, N query heads, G key/value heads, D head width,
 S slots, C capacity of a slot in positions, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Union
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +21,13 @@ from eyas.engine.llama.llama_weights import BlockWeights, LlamaShape
 # Eager attention reads up to the longest live length, rounded up: few different shapes keep allocations reusable.
 _LENGTH_STEP = 64
 
+if TYPE_CHECKING:
+    from eyas.engine.batches.triton_batch_ops import TritonBatchOps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachePlace:
-    """Where the new rows of a pass stand; made by `BatchOps.place`, the same for all layers.
+    """Where the new rows of a pass stand; made by `ReferenceBatchOps.place`, the same for all layers.
 
     Attributes:
         lengths: [B] positions cached before the pass; row m of sequence b goes to position lengths[b] + m.
@@ -43,8 +46,8 @@ class CachePlace:
     mask: Tensor | None = None
 
 
-class BatchOps(Protocol):
-    """Nothing here waits for the device, but for `ReferenceBatchOps.place` of a step."""
+class ReferenceBatchOps:
+    """By torch operators: any device, any dtype."""
 
     def place(
         self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None
@@ -53,41 +56,6 @@ class BatchOps(Protocol):
 
         A slot may occur several times in `slots` [B], for pieces of one prompt: what a pass writes, its rows see.
         """
-
-    def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """Root mean square norm of [R, E]."""
-
-    def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """`residual` [R, E] += x, in place; its norm."""
-
-    def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: CachePlace) -> Tensor:
-        """Turned queries [R, N * D]; turned keys, and values, into `cache` [2, S, G, C, D] at the rows' positions.
-
-        Args:
-            qkv: [R, (N + 2G) * D].
-            shape: of the block.
-            block: gives the norms of q and k, if any.
-            cache: one layer's.
-            place: of the rows; a position beyond the capacity is written to the last one.
-        """
-
-    def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: CachePlace) -> Tensor:
-        """[R, N * D]; row m of a sequence sees positions 0 … its length + m."""
-
-    def swiglu(self, gate_up: Tensor) -> Tensor:
-        """[R, I] = silu(gate) * up of [R, 2I]."""
-
-    def draw(self, logits: Tensor, settings: SamplingBatch, uniform: Tensor) -> Tensor:
-        """[R] a token per row of [R, V], by the row's settings and number in [0, 1)."""
-
-
-class ReferenceBatchOps:
-    """By torch operators: any device, any dtype."""
-
-    def place(
-        self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None
-    ) -> CachePlace:
-        """See `BatchOps.place`."""
         capacity, device = rope[0].shape[0], lengths.device
         positions = (lengths[:, None] + torch.arange(num_new, device=device)).clamp(max=capacity - 1)
         longest = int(lengths.max()) + num_new
@@ -104,16 +72,24 @@ class ReferenceBatchOps:
         )
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See `BatchOps.norm`."""
+        """Root mean square norm of [R, E]."""
         return torch.rms_norm(x, (x.shape[-1],), weight, eps)
 
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See `BatchOps.add_norm`."""
+        """`residual` [R, E] += x, in place; its norm."""
         residual += x
         return torch.rms_norm(residual, (x.shape[-1],), weight, eps)
 
     def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: CachePlace) -> Tensor:
-        """See `BatchOps.turn`."""
+        """Turned queries [R, N * D]; turned keys, and values, into `cache` [2, S, G, C, D] at the rows' positions.
+
+        Args:
+            qkv: [R, (N + 2G) * D].
+            shape: of the block.
+            block: gives the norms of q and k, if any.
+            cache: one layer's.
+            place: of the rows; a position beyond the capacity is written to the last one.
+        """
         assert place.positions is not None, "eager rows know their positions"
         num_turned = shape.num_heads + shape.num_kv_heads
         heads = qkv.view(*place.positions.shape, -1, shape.head_dim)
@@ -131,7 +107,7 @@ class ReferenceBatchOps:
         return turned[:, :, : shape.num_heads].reshape(qkv.shape[0], -1)
 
     def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: CachePlace) -> Tensor:
-        """See `BatchOps.attend`."""
+        """[R, N * D]; row m of a sequence sees positions 0 … its length + m."""
         num, rows = len(place.lengths), place.num_new
         heads = query.view(num, rows, shape.num_kv_heads, -1, shape.head_dim).transpose(1, 2)
         if place.mask is None:
@@ -145,12 +121,12 @@ class ReferenceBatchOps:
         return out.transpose(1, 2).reshape(query.shape)
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        """See `BatchOps.swiglu`."""
+        """[R, I] = silu(gate) * up of [R, 2I]."""
         gate, up = gate_up.chunk(2, -1)
         return F.silu(gate) * up
 
     def draw(self, logits: Tensor, settings: SamplingBatch, uniform: Tensor) -> Tensor:
-        """See `BatchOps.draw`."""
+        """[R] a token per row of [R, V], by the row's settings and number in [0, 1)."""
         if settings.num_greedy == len(logits):
             return logits.argmax(-1)
         return draw(token_probs(logits, settings), uniform)
@@ -172,3 +148,7 @@ def _attend_prompts(heads: Tensor, cache: Tensor, place: CachePlace) -> Tensor:
     query = heads.transpose(2, 3).reshape(num, num_kv * group, rows, width)
     out = F.scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=True)
     return out.view(num, num_kv, group, rows, width).transpose(2, 3)
+
+
+# Both do the same: tests hold the kernels against the reference.
+BatchOps = Union["ReferenceBatchOps", "TritonBatchOps"]  # imported for types only: it needs Triton

@@ -17,7 +17,7 @@ from eyas.engine.llama.llama_weights import BlockWeights, LlamaShape
 
 
 class TritonBatchOps:
-    """See `batches.batch_ops.BatchOps`.
+    """See `batches.batch_ops.ReferenceBatchOps`.
 
     Args:
         num_multiprocessors: of the device; where sequences are too few to give all of them work, attention is split
@@ -32,17 +32,17 @@ class TritonBatchOps:
     def place(
         self, lengths: Tensor, num_new: int, rope: tuple[Tensor, Tensor], slots: Tensor | None = None
     ) -> CachePlace:
-        """See `BatchOps.place`."""
+        """See `ReferenceBatchOps.place`."""
         assert lengths.is_contiguous(), "kernels read lengths one after the other"
         assert slots is None or slots.is_contiguous(), "kernels read slots one after the other"
         return CachePlace(lengths=lengths, num_new=num_new, cos=rope[0], sin=rope[1], slots=slots)
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See `BatchOps.norm`."""
+        """See `ReferenceBatchOps.norm`."""
         return self._norm(x, x, weight, eps, adds=False)
 
     def add_norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See `BatchOps.add_norm`."""
+        """See `ReferenceBatchOps.add_norm`."""
         return self._norm(residual, x, weight, eps, adds=True)
 
     def _norm(self, residual: Tensor, x: Tensor, weight: Tensor, eps: float, *, adds: bool) -> Tensor:
@@ -54,7 +54,7 @@ class TritonBatchOps:
         return out
 
     def turn(self, qkv: Tensor, shape: LlamaShape, block: BlockWeights, cache: Tensor, place: CachePlace) -> Tensor:
-        """See `BatchOps.turn`."""
+        """See `ReferenceBatchOps.turn`."""
         heads, groups, width = shape.num_heads, shape.num_kv_heads, shape.head_dim
         query = qkv.new_empty(qkv.shape[0], heads * width)
         has_norm = block.q_norm is not None and block.k_norm is not None
@@ -85,7 +85,7 @@ class TritonBatchOps:
         return query
 
     def attend(self, query: Tensor, shape: LlamaShape, cache: Tensor, place: CachePlace) -> Tensor:
-        """See `BatchOps.attend`."""
+        """See `ReferenceBatchOps.attend`."""
         heads, groups, width = shape.num_heads, shape.num_kv_heads, shape.head_dim
         out, padded = torch.empty_like(query), max(16, triton.next_power_of_2(width))
         rows = max(16, triton.next_power_of_2(place.num_new * heads // groups))
@@ -138,7 +138,7 @@ class TritonBatchOps:
         return self._scratch[key]
 
     def swiglu(self, gate_up: Tensor) -> Tensor:
-        """See `BatchOps.swiglu`."""
+        """See `ReferenceBatchOps.swiglu`."""
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(num_rows, width)
         block = min(1024, triton.next_power_of_2(width))
@@ -146,7 +146,7 @@ class TritonBatchOps:
         return out
 
     def draw(self, logits: Tensor, settings: SamplingBatch, uniform: Tensor) -> Tensor:
-        """See `BatchOps.draw`."""
+        """See `ReferenceBatchOps.draw`."""
         num_rows, vocab = logits.shape
         columns = (settings.temperature, settings.top_k, settings.top_p, settings.min_p, uniform)
         assert all(column.is_contiguous() for column in (logits, *columns)), "kernels read rows one after the other"

@@ -1,14 +1,15 @@
 """The operations that the captured round is made of, and their reference in PyTorch.
 
 `ReferenceOps` is what the Triton kernels (`captured.triton_round_ops`) are compared with. It also runs the prompt,
-whose rows are too many for the skinny kernels, and the whole round without a GPU.
+whose rows are too many for the skinny kernels, and the whole round without a GPU. Each operation writes into memory
+that it is given. Positions and indices are int32 tensors, which the kernels read on the device.
 
 Shapes: M rows, E hidden, H query heads, G key/value heads, D head width, L cache length, V vocabulary rows.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Union
 
 import torch
 import torch.nn.functional as F
@@ -17,18 +18,31 @@ from torch import Tensor
 from eyas.engine.captured.captured_weights import HeadDims, HeadExtras
 from eyas.talk import Talk
 
+if TYPE_CHECKING:
+    from eyas.engine.captured.triton_round_ops import TritonRoundOps
 
-class RoundOps(Protocol):
-    """Each operation writes into memory it is given. Positions and indices are int32 tensors, read on the device."""
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOps:
+    """By torch operators.
+
+    Attributes:
+        position: where the rows stand, if the caller knows (a prompt: 0); None reads the position on the host, which
+            waits for the device.
+    """
+
+    position: int | None = None
 
     def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
-        """Compile every kernel that these functions would launch, without running them."""
+        """Compile every kernel that these functions would launch, without running them; there is none here."""
 
     def num_parts(self, head: Tensor, num_rows: int) -> int:
-        """Parts that `best_tokens` writes for this head."""
+        """One: the whole head."""
+        return 1
 
     def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
         """out [M, E] = table[ids]."""
+        out.copy_(table[ids.long()])
 
     def project_qkv(
         self,
@@ -55,99 +69,6 @@ class RoundOps(Protocol):
             second: a draft's other input [M, E] and its norm [E]; `weight` then is 2E wide.
             extras: a bias and head norms before the rotation.
         """
-
-    def attend(self, query: Tensor, heads: HeadDims, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
-        """out [M, H * D]; row m sees positions 0 … position + offset + m."""
-
-    def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
-        """out [M, N] = x @ weight^T (+ residual); rows of any of them may be strided."""
-
-    def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
-        """out [M, I] = silu(gate) * up of the normed x."""
-
-    def best_tokens(
-        self, head: Tensor, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, best: Tensor, best_ids: Tensor
-    ) -> None:
-        """Best logit and lowest id per part, for all rows of x, or for row index[0] alone."""
-
-    def accept(
-        self,
-        best: Tensor,
-        best_ids: Tensor,
-        tokens: Tensor,
-        chosen: Tensor,
-        numbers: Tensor,
-        records: Tensor,
-        simulated: Tensor | None,
-    ) -> None:
-        """Count accepted drafts, write the record, move the length, put the bonus token first."""
-
-    def pick(
-        self,
-        best: Tensor,
-        best_ids: Tensor,
-        offsets: Tensor | None,
-        token: Tensor,
-        copy: tuple[Tensor, Tensor, Tensor] | None,
-    ) -> None:
-        """The draft's token [1] in target ids; with copy = (rows, index, out) also out[0] = rows[index[0]]."""
-
-    def store_states(
-        self, states: Tensor, chosen: Tensor, numbers: Tensor, stored: Tensor, stored_ids: Tensor, *, is_drafted: bool
-    ) -> None:
-        """After a verify pass: its states [M, A * E] and choices [M] to [L, A * E] and [L], from BASE on.
-
-        The count of unread positions is brought up to date: a drafted round read all positions before its verify pass,
-        an undrafted round none.
-        """
-
-    def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
-        """The draft's next: states [M, A * E] and ids [M] from DRAFTED on; rows past the text may be any."""
-
-    def advance(self, numbers: Tensor, num_rows: int) -> None:
-        """The draft has read `num_rows` positions more; the last one is left for the round that drafts."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReferenceOps:
-    """By torch operators.
-
-    Attributes:
-        position: where the rows stand, if the caller knows (a prompt: 0); None reads the position on the host, which
-            waits for the device.
-    """
-
-    position: int | None = None
-
-    def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
-        """Nothing is compiled."""
-
-    def num_parts(self, head: Tensor, num_rows: int) -> int:
-        """One: the whole head."""
-        return 1
-
-    def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
-        """See `RoundOps.embed`."""
-        out.copy_(table[ids.long()])
-
-    def project_qkv(
-        self,
-        weight: Tensor,
-        heads: HeadDims,
-        *,
-        x: Tensor,
-        norm: Tensor,
-        ids: Tensor | None,
-        second: tuple[Tensor, Tensor] | None,
-        eps: float,
-        position: Tensor,
-        offset: int,
-        rope: tuple[Tensor, Tensor],
-        query: Tensor,
-        cache: Tensor,
-        extras: HeadExtras | None = None,
-    ) -> None:
-        """See `RoundOps.project_qkv`."""
         width, half = heads.width, heads.width // 2
         inputs = rms_norm(x if ids is None else x[ids.long()], norm, eps)
         if second is not None:
@@ -169,7 +90,7 @@ class ReferenceOps:
         cache[1, :, start : start + num] = values.transpose(0, 1)
 
     def attend(self, query: Tensor, heads: HeadDims, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
-        """See `RoundOps.attend`."""
+        """out [M, H * D]; row m sees positions 0 … position + offset + m."""
         num, start = query.shape[0], self._start(position, offset)
         rows = query.view(1, num, heads.num_query, heads.width).transpose(1, 2)
         keys, values = cache[:, None, :, : start + num]
@@ -187,19 +108,19 @@ class ReferenceOps:
         return offset + (int(position) if self.position is None else self.position)
 
     def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
-        """See `RoundOps.linear`."""
+        """out [M, N] = x @ weight^T (+ residual); rows of any of them may be strided."""
         y = F.linear(x, weight)
         out.copy_(y if residual is None else residual + y)
 
     def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
-        """See `RoundOps.gate_up`."""
+        """out [M, I] = silu(gate) * up of the normed x."""
         y = F.linear(rms_norm(x, norm, eps), weight)
         out.copy_(F.silu(y[:, 0::2]) * y[:, 1::2])
 
     def best_tokens(
         self, head: Tensor, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, best: Tensor, best_ids: Tensor
     ) -> None:
-        """See `RoundOps.best_tokens`."""
+        """Best logit and lowest id per part, for all rows of x, or for row index[0] alone."""
         rows = x if index is None else x[index.long()]
         logits = F.linear(rms_norm(rows, norm, eps), head).float()
         values = logits.max(-1, keepdim=True).values
@@ -218,7 +139,7 @@ class ReferenceOps:
         records: Tensor,
         simulated: Tensor | None,
     ) -> None:
-        """See `RoundOps.accept`."""
+        """Count accepted drafts, write the record, move the length, put the bonus token first."""
         length, _, _, rounds = numbers.tolist()[:4]
         choices = best_ids[:, 0].tolist()
         drafts = tokens.tolist()[1:]
@@ -239,7 +160,7 @@ class ReferenceOps:
         token: Tensor,
         copy: tuple[Tensor, Tensor, Tensor] | None,
     ) -> None:
-        """See `RoundOps.pick`."""
+        """The draft's token [1] in target ids; with copy = (rows, index, out) also out[0] = rows[index[0]]."""
         choice = best_ids[0, :1]
         token.copy_(choice if offsets is None else choice + offsets[choice.long()])
         if copy is not None:
@@ -249,7 +170,11 @@ class ReferenceOps:
     def store_states(
         self, states: Tensor, chosen: Tensor, numbers: Tensor, stored: Tensor, stored_ids: Tensor, *, is_drafted: bool
     ) -> None:
-        """See `RoundOps.store_states`."""
+        """After a verify pass: its states [M, A * E] and choices [M] to [L, A * E] and [L], from BASE on.
+
+        The count of unread positions is brought up to date: a drafted round read all positions before its verify pass,
+        an undrafted round none.
+        """
         length, base, _, _, drafted, _ = numbers.tolist()
         stored[base : base + len(states)] = states
         stored_ids[base : base + len(states)] = chosen
@@ -257,13 +182,13 @@ class ReferenceOps:
         numbers[4:].copy_(torch.tensor([drafted, length - 1 - drafted], dtype=torch.int32))
 
     def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
-        """See `RoundOps.fetch_states`."""
+        """The draft's next: states [M, A * E] and ids [M] from DRAFTED on; rows past the text may be any."""
         at = (numbers[4] + torch.arange(len(states), device=numbers.device)).clamp(max=len(stored) - 1)
         states.copy_(stored[at])
         ids.copy_(stored_ids[at])
 
     def advance(self, numbers: Tensor, num_rows: int) -> None:
-        """See `RoundOps.advance`."""
+        """The draft has read `num_rows` positions more; the last one is left for the round that drafts."""
         length, _, _, _, drafted, _ = numbers.tolist()
         drafted = min(drafted + num_rows, length - 1)
         numbers[4:].copy_(torch.tensor([drafted, length - 1 - drafted], dtype=torch.int32))
@@ -284,3 +209,7 @@ def _normed_heads(pairs: Tensor, norms: Tensor, heads: HeadDims, eps: float) -> 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """The norm of the reference blocks."""
     return torch.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+# Both do the same: tests hold the kernels against the reference.
+RoundOps = Union["ReferenceOps", "TritonRoundOps"]  # imported for types only: it needs Triton

@@ -33,7 +33,7 @@ _STATE_BLOCK = 1024
 
 @dataclass(slots=True)
 class TritonRoundOps:
-    """See `captured.round_ops.RoundOps`.
+    """See `captured.round_ops.ReferenceOps`.
 
     Attributes:
         tiles: block sizes by shape.
@@ -49,7 +49,7 @@ class TritonRoundOps:
     _launch: Launcher = field(default_factory=Launcher)
 
     def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
-        """See `RoundOps.compile_ahead`."""
+        """See `ReferenceOps.compile_ahead`."""
         self._launch.compile_ahead(functions, talk)
 
     def _grid(self, tile: Tile, num_out: int) -> tuple[int]:
@@ -101,12 +101,12 @@ class TritonRoundOps:
         return self._scratch[key][0]
 
     def num_parts(self, head: Tensor, num_rows: int) -> int:
-        """See `RoundOps.num_parts`."""
+        """See `ReferenceOps.num_parts`."""
         tile = self.tiles.pick("head", head, num_rows)
         return -(-head.shape[0] // tile.block_out)
 
     def embed(self, table: Tensor, ids: Tensor, out: Tensor) -> None:
-        """See `RoundOps.embed`."""
+        """See `ReferenceOps.embed`."""
         width = table.shape[1]
         self._launch(embed_kernel, (out.shape[0],))(
             table, ids, out, out.stride(0), C=width, BK=triton.next_power_of_2(width), **self._overlap()
@@ -129,7 +129,7 @@ class TritonRoundOps:
         cache: Tensor,
         extras: HeadExtras | None = None,
     ) -> None:
-        """See `RoundOps.project_qkv`; with extras as three launches, since a head norm needs a whole head."""
+        """See `ReferenceOps.project_qkv`; with extras as three launches, since a head norm needs a whole head."""
         num_rows = query.shape[0]
         if extras is not None:
             assert second is None, "a draft has no head norms here"
@@ -214,7 +214,7 @@ class TritonRoundOps:
         )
 
     def attend(self, query: Tensor, heads: HeadDims, cache: Tensor, position: Tensor, offset: int, out: Tensor) -> None:
-        """See `RoundOps.attend`."""
+        """See `ReferenceOps.attend`."""
         num_rows, length, width = query.shape[0], cache.shape[2], heads.width
         block = self.tiles.attention_block
         splits = triton.cdiv(length, block)
@@ -256,7 +256,7 @@ class TritonRoundOps:
         return self._scratch[key]
 
     def linear(self, weight: Tensor, x: Tensor, out: Tensor, *, residual: Tensor | None) -> None:
-        """See `RoundOps.linear`."""
+        """See `ReferenceOps.linear`."""
         num_rows, (num_out, num_in) = x.shape[0], weight.shape
         tile = self.tiles.pick("linear", weight, num_rows)
         added = out if residual is None else residual
@@ -274,7 +274,7 @@ class TritonRoundOps:
         )
 
     def gate_up(self, weight: Tensor, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
-        """See `RoundOps.gate_up`."""
+        """See `ReferenceOps.gate_up`."""
         num_rows, (num_out, num_in) = x.shape[0], weight.shape
         tile = self.tiles.pick("gate_up", weight, num_rows)
         has_norm = tile.way != Way.PIPE
@@ -297,7 +297,7 @@ class TritonRoundOps:
     def best_tokens(
         self, head: Tensor, x: Tensor, index: Tensor | None, norm: Tensor, eps: float, best: Tensor, best_ids: Tensor
     ) -> None:
-        """See `RoundOps.best_tokens`."""
+        """See `ReferenceOps.best_tokens`."""
         num_rows, (num_out, num_in) = best.shape[0], head.shape
         tile = self.tiles.pick("head", head, num_rows)
         num_parts = triton.cdiv(num_out, tile.block_out)
@@ -333,7 +333,7 @@ class TritonRoundOps:
         records: Tensor,
         simulated: Tensor | None,
     ) -> None:
-        """See `RoundOps.accept`."""
+        """See `ReferenceOps.accept`."""
         num_parts = best.shape[1]
         self._launch(accept_kernel, (1,))(
             best,
@@ -361,7 +361,7 @@ class TritonRoundOps:
         token: Tensor,
         copy: tuple[Tensor, Tensor, Tensor] | None,
     ) -> None:
-        """See `RoundOps.pick`."""
+        """See `ReferenceOps.pick`."""
         num_parts = best.shape[1]
         rows, index, out = (best, token, best) if copy is None else copy
         width = rows.shape[1] if copy is not None else 1
@@ -387,19 +387,19 @@ class TritonRoundOps:
     def store_states(
         self, states: Tensor, chosen: Tensor, numbers: Tensor, stored: Tensor, stored_ids: Tensor, *, is_drafted: bool
     ) -> None:
-        """See `RoundOps.store_states`."""
+        """See `ReferenceOps.store_states`."""
         num_rows, width = states.shape
         self._launch(store_kernel, (num_rows, triton.cdiv(width, _STATE_BLOCK)))(
             states, chosen, numbers, stored, stored_ids, C=width, BK=_STATE_BLOCK, DRAFTED=is_drafted, **self._overlap()
         )
 
     def fetch_states(self, stored: Tensor, stored_ids: Tensor, numbers: Tensor, states: Tensor, ids: Tensor) -> None:
-        """See `RoundOps.fetch_states`."""
+        """See `ReferenceOps.fetch_states`."""
         num_rows, width = states.shape
         self._launch(fetch_kernel, (num_rows, triton.cdiv(width, _STATE_BLOCK)))(
             stored, stored_ids, numbers, states, ids, stored.shape[0], C=width, BK=_STATE_BLOCK, **self._overlap()
         )
 
     def advance(self, numbers: Tensor, num_rows: int) -> None:
-        """See `RoundOps.advance`."""
+        """See `ReferenceOps.advance`."""
         self._launch(advance_kernel, (1,))(numbers, M=num_rows, num_warps=1, **self._overlap())
