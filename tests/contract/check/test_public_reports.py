@@ -143,3 +143,47 @@ def test_without_aux_states_the_widths_must_be_equal(tmp_path: Path):
     report = report_of(tmp_path, without_states(), "vllm==0.33.0", hidden_size=2 * damage_matrix.H)
 
     assert "target-hidden-size" in {f.code for f in report.findings}
+
+
+def parallel(key: str | None = "ptd_token_id", layer: str = "layers.0") -> damage_matrix.Draft:
+    """A raw P-EAGLE draft: EAGLE-3 with a mask state and a mask token."""
+    draft = damage_matrix.healthy(layer).set(eagle_aux_hidden_state_layer_ids=list(damage_matrix.AUX))
+    draft.add("mask_hidden", 1, 3 * damage_matrix.H)
+    return draft.set(**{key: 5}) if key else draft
+
+
+@pytest.mark.parametrize("key", ["ptd_token_id", "pard_token", "mask_token_id"])
+@pytest.mark.parametrize("engine", ["vllm==0.25.1", "vllm==0.33.0"])
+def test_a_raw_p_eagle_draft_is_launched_with_parallel_drafting_on_vllm(tmp_path: Path, key: str, engine: str):
+    report = report_of(tmp_path, parallel(key), engine)
+
+    assert report.ledgers[engine].verdict == "ok"
+    assert '"parallel_drafting": true' in report.launch[engine].flags[1]
+    assert {f.severity for f in report.findings} == {"note"}
+
+
+@pytest.mark.parametrize("engine", ["sglang==0.5.9", "sglang==0.5.23"])
+def test_sglang_drafts_it_one_token_a_step_and_nothing_is_lost(tmp_path: Path, engine: str):
+    report = report_of(tmp_path, parallel(layer="midlayer"), engine)
+
+    assert report.ledgers[engine].verdict == "ok"
+    assert any("one token a step" in note for note in report.launch[engine].notes)
+
+
+def test_a_mask_state_without_a_mask_token_is_not_launched_in_parallel(tmp_path: Path):
+    report = report_of(tmp_path, parallel(None), "vllm==0.33.0")
+
+    assert "parallel_drafting" not in report.launch["vllm==0.33.0"].flags[1]
+
+
+def test_a_conversion_keeps_mask_state_and_mask_token(tmp_path: Path):
+    from eyas.cli.app import main
+
+    draft = damage_matrix.write(parallel(layer="midlayer"), tmp_path / "draft")
+    target = damage_matrix.write_target(tmp_path / "target")
+
+    assert main(["convert", str(draft), str(tmp_path / "out"), "--to", "vllm", "--target", str(target)]) == 0
+
+    written = read_checkpoint(tmp_path / "out")
+    assert written.tensors["mask_hidden"].shape == (1, 3 * damage_matrix.H)
+    assert written.config["ptd_token_id"] == 5

@@ -35,7 +35,6 @@ SPECULATORS_KEYS = frozenset({
 FIXED_VALUES: Mapping[str, tuple[Any, ...]] = {
     "logit_scale": (1, None),
     "pretraining_tp": (1, None),
-    "mask_token_id": (None,),
     "eagle_config.use_input_layernorm_in_first_layer": (True, None),
     "eagle_config.use_last_layernorm": (True, None),
     "eagle_config.use_mtp_layernorm": (False, None),
@@ -47,7 +46,9 @@ FIXED_VALUES: Mapping[str, tuple[Any, ...]] = {
     "eagle_config.has_lm_head": (True, False, None),
     "eagle_config.head_type": ("none", "lm_head", None),
 }
-TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+# the token that a draft which proposes all tokens in one pass (P-EAGLE) reads at places not drafted yet, best first
+MASK_TOKEN_KEYS = ("mask_token_id", "pard_token", "ptd_token_id")
+TOKEN_KEYS = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id", *MASK_TOKEN_KEYS)
 
 # without effect on what an EAGLE-3 draft computes in any engine
 INERT_KEYS = frozenset({

@@ -77,6 +77,8 @@ def stored_name(canonical: str, style: NameStyle) -> str:
 
 def _canonical(stored: str, has_inner_hidden: bool) -> str | None:
     name = stored.removeprefix("model.")
+    if "mask_hidden" in name:
+        return "mask_hidden"
     if name.rsplit(".", 1)[-1] in ("d2t", "t2d") and name.count(".") == 0:
         return name
     if name.startswith("midlayer."):

@@ -9,6 +9,7 @@ from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
+from eyas.contract.spec.config_keys import MASK_TOKEN_KEYS
 from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec, config_dtype
 from eyas.diagnostic import Diagnostic, draft_folder, finding
@@ -105,7 +106,7 @@ class DraftLaunch:
             dtype=config_dtype(reading.checkpoint.config),
             is_quantised=spec.quantization is not None,
             is_mla=spec.draft_class == "mla",
-            is_parallel=reading.checkpoint.config.get("speculators_model_type") == "peagle",
+            is_parallel=_is_parallel(reading),
             target_length=target.max_position_embeddings if target else None,
             target_is_quantised=bool(target and target.quantization),
             target_type=target.text_model_type if target else "",
@@ -176,6 +177,13 @@ class EngineCommand:
     files: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
+
+
+def _is_parallel(reading: DraftReading) -> bool:
+    """It proposes all tokens in one pass: P-EAGLE, in speculators' format or with its mask state and mask token."""
+    config = reading.checkpoint.config
+    has_mask = "mask_hidden" in reading.spec.tensors and any(config.get(k) is not None for k in MASK_TOKEN_KEYS)
+    return config.get("speculators_model_type") == "peagle" or has_mask
 
 
 def _scaled_length(scaling: Mapping[str, Any], length: int) -> int:

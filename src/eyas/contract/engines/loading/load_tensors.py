@@ -140,7 +140,10 @@ class _Pass:
         rules, config = self.rules, self.config
         if any(part in name for part in _ROTARY):
             return TensorEntry(name=name, fate="by-design", remark="a buffer that the engine computes itself")
-        if rules.parallel and "mask_hidden" in name:
+        if "mask_hidden" in name and not rules.parallel:
+            remark = "of parallel drafting, which this engine does not have: it drafts one token a step"
+            return TensorEntry(name=name, fate="by-design", remark=remark)
+        if "mask_hidden" in name:
             if config.get(PARALLEL):
                 remark = "buffer of parallel drafting"
                 return TensorEntry(name=name, fate="used", parameter="mask_hidden", remark=remark)

@@ -114,6 +114,8 @@ def _draft_flags(draft: DraftLaunch) -> tuple[list[str], list[str], dict[str, st
             f"{_LONGER}=1: the draft's config allows {length} tokens, {asked} are served; without it (or a"
             f" --context-length <= {length}) SGLang refuses to start; beyond {length} tokens fewer drafts are accepted"
         )
+    if draft.is_parallel:
+        notes.append("P-EAGLE: SGLang has no parallel drafting and drafts one token a step with it")
     if draft.window is not None:
         needed += ["--speculative-draft-window-size", str(draft.window)]
         notes.append("SGLang takes the draft's sliding window from this flag, not from config.json")

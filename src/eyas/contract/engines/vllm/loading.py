@@ -23,6 +23,7 @@ from eyas.contract.engines.loading.target_hooks import TargetHook, load_hooks
 from eyas.contract.engines.releases import Releases
 from eyas.contract.engines.serving_engine import LoadedDraft
 from eyas.contract.engines.version import EngineVersion, at_least
+from eyas.contract.spec.config_keys import MASK_TOKEN_KEYS
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
 
 _SPECULATORS_FIELDS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
@@ -66,7 +67,10 @@ class VllmLoading:
                 meant=meant,
                 config=config,
             )
-        return self._selected(engine, class_name, config, config["model_type"])
+        # without a mask token vLLM refuses parallel drafting, so eyas does not launch it
+        is_parallel = any(config.get(key) is not None for key in MASK_TOKEN_KEYS)
+        values = {**config, PARALLEL: True} if is_parallel else config
+        return self._selected(engine, class_name, values, config["model_type"])
 
     def capture(
         self,
