@@ -29,8 +29,9 @@ lint: $(STAMP) ## format, lint, types, import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(STAMP) ## docs/errors.md out of the code
+docs: $(STAMP) ## docs/errors.md out of the code, and the output that the guides show; some minutes
 	$(BIN)/python tests/support/errors_page.py
+	OMP_NUM_THREADS=1 $(BIN)/python tests/support/guide_runner.py
 
 soak: $(STAMP) ## training killed at random moments, several ranks, fuzzing; about ten minutes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m soak

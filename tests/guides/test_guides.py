@@ -66,3 +66,11 @@ def test_rewriting_keeps_what_was_left_out_and_the_page_around_it():
     found = rewritten(page, lambda command: {"eyas a -k 3": "1\n2\n3\n4\n", "echo $?": "0\n"}[command])
 
     assert found == page.replace("one\n...\nlast\n", "1\n...\n4\n").replace("$ echo $?\n", "$ echo $?\n0\n")
+
+
+def test_every_code_that_a_guide_explains_has_a_heading():
+    headings = set(re.findall(r"^#+ ([a-z0-9-]+)$", (ROOT / "docs" / "errors.md").read_text(), re.M))
+    prose = "".join(re.sub(r"```.*?```", "", path.read_text(), flags=re.S) for path in GUIDES.glob("*.md"))
+
+    named = set(re.findall(r"`([a-z][a-z0-9]*(?:-[a-z0-9]+)+)`", prose)) - {"smollm2-135m"}
+    assert named <= headings
