@@ -59,6 +59,13 @@ def other_method(checkpoint: Checkpoint) -> Method | None:
     return next((method for method in METHODS if method.shown_by(checkpoint)), None)
 
 
+def refuse_other_method(checkpoint: Checkpoint) -> None:
+    """Raise `OtherMethod` where `checkpoint` is of one."""
+    if (method := other_method(checkpoint)) is not None:
+        found = method.finding(checkpoint)
+        raise OtherMethod(found.what, found.where, found.why, found.do)
+
+
 def _flags(sglang: str, vllm: str) -> tuple[Remedy, ...]:
     """The launch flags: SGLang's algorithm and vLLM's method, "" where it has none."""
     on_sglang = (Flag("--speculative-algorithm", sglang, "on SGLang"),) if sglang else ()
@@ -80,9 +87,7 @@ def _mtp(checkpoint: Checkpoint) -> str:
     name = architecture(checkpoint)
     if "MTP" in name or "NextN" in name or checkpoint.config.get("speculators_model_type") == "mtp":
         return f"{name or 'speculators_model_type'} is a next-token-prediction module"
-    found = next(
-        (n for n in checkpoint.tensors if any(part in f".{n}" for part in _MTP_PARTS) or n.startswith("mtp.")), ""
-    )
+    found = next((name for name in checkpoint.tensors if any(part in f".{name}" for part in _MTP_PARTS)), "")
     return f"it has the tensor {found}" if found else ""
 
 

@@ -5,7 +5,7 @@ from eyas.contract.dialects.dialect import Dialect
 from eyas.contract.dialects.eagle import EAGLE
 from eyas.contract.dialects.evidence import is_eagle3, sidecar_dialect
 from eyas.contract.dialects.modelopt import MODELOPT
-from eyas.contract.dialects.other_methods import OtherMethod, other_method
+from eyas.contract.dialects.other_methods import refuse_other_method
 from eyas.contract.dialects.sglang import SGLANG
 from eyas.contract.dialects.speculators import SPECULATORS
 from eyas.contract.dialects.torchspec import TORCHSPEC
@@ -62,9 +62,7 @@ def detect(checkpoint: Checkpoint) -> tuple[Dialect, tuple[str, ...]]:
         if dialect.name == written_as and is_eagle3(checkpoint):
             evidence = dialect.detect(checkpoint) if dialect.detect else ()
             return (dialect if dialect.detect else VLLM), (*evidence, f"eyas.json: written as {written_as}")
-    if (method := other_method(checkpoint)) is not None:
-        found = method.finding(checkpoint)
-        raise OtherMethod(found.what, found.where, found.why, found.do)
+    refuse_other_method(checkpoint)
     for dialect in DIALECTS:
         if dialect.detect and (evidence := dialect.detect(checkpoint)):
             return dialect, evidence

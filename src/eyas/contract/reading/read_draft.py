@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from eyas.contract.dialects.dialect import Dialect
+from eyas.contract.dialects.other_methods import refuse_other_method
 from eyas.contract.dialects.registry import detect
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.files.int_map import map_kind
@@ -28,10 +29,11 @@ def read_draft(
         renames: tensors to take under another name.
 
     Raises:
-        NotADraft: nothing in it says EAGLE-3.
+        OtherMethod, NotADraft: nothing in it says EAGLE-3.
         DraftConfigIncomplete: a size that neither config nor tensors tell.
         RenameInvalid: one of `renames` fits no tensor, or two tensors would have one name.
     """
+    refuse_other_method(checkpoint)  # before a prefix such as `mtp.` is left out
     names = renamed(checkpoint.tensors, renames)
     prefix = shared_prefix(list(names.values()))
     names = {stored: name.removeprefix(prefix) for stored, name in names.items()}
