@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+_LONGEST = 8000  # characters of one sentence
 Severity = Literal["note", "warning", "error", "fatal"]
 SEVERITIES: tuple[Severity, ...] = ("note", "warning", "error", "fatal")
 
@@ -106,6 +107,11 @@ class Diagnostic:
     do: Remedies = ()
     engine: str | None = None
     items: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("what", "where", "why"):  # a stranger's list of a million ids is not repeated
+            if len(text := getattr(self, name)) > _LONGEST:
+                object.__setattr__(self, name, f"{text[:_LONGEST]} ...")
 
     @property
     def remedies(self) -> tuple[Remedy, ...]:

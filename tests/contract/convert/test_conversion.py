@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import damage_matrix
 from conversions import BUILDS, HOLDS, WRITABLE, content, convert, planned
 from drafts import (
     DraftBuild,
@@ -22,6 +23,7 @@ from drafts import (
     write_folder,
     write_target,
 )
+from eyas.cli.app import main
 from eyas.contract.convert.conversion import (
     ConversionNeedsWeights,
     ConversionOfDamage,
@@ -29,6 +31,9 @@ from eyas.contract.convert.conversion import (
     FixUnproven,
 )
 from eyas.contract.convert.conversion_apply import apply_conversion
+from eyas.contract.convert.conversion_plan import plan_conversion
+from eyas.contract.dialects.registry import dialect_named
+from eyas.contract.files.header_dump import dump_document
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.reading.draft_findings import draft_findings
 from eyas.contract.reading.read_draft import read_draft
@@ -315,3 +320,33 @@ def test_a_dump_has_no_weights_to_convert(tmp_path: Path):
     (tmp_path / "x.json").write_text(json.dumps(dump_document(read_checkpoint(write_draft(tmp_path / "s")))))
     with pytest.raises(ConversionNeedsWeights):
         convert(tmp_path / "x.json", "sglang", tmp_path / "out")
+
+
+def test_a_draft_whose_activation_no_engine_computes_is_refused_by_name(tmp_path: Path):
+    folder = damage_matrix.write(damage_matrix.healthy().set(hidden_act="gelu"), tmp_path / "draft")
+    reading = read_draft(read_checkpoint(folder))
+
+    for name in ("sglang", "vllm", "speculators"):
+        with pytest.raises(ConversionRefused) as caught:
+            plan_conversion(reading, dialect_named(name), None)
+        assert "--allow loss-activation" in caught.value.do
+        allowed = ["loss-activation", "loss-aux-boundaries"]
+        assert "loss-activation" in plan_conversion(reading, dialect_named(name), None, allowed).allowed
+    assert plan_conversion(reading, dialect_named("trtllm"), None).tensors
+
+
+def test_a_header_dump_is_planned_and_never_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = damage_matrix.write(damage_matrix.healthy(), tmp_path / "draft")
+    dump = tmp_path / "d.json"
+    dump.write_text(json.dumps(dump_document(read_checkpoint(folder))))
+
+    for to in ("sglang", "vllm", "speculators", "eagle"):
+        asked = ["--to", to, "--allow", "loss-aux-boundaries", "--dry-run", "--json"]
+        plans = []
+        for source in (folder, dump):
+            assert main(["convert", str(source), *asked]) == 0
+            plans.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+        assert plans[0]["tensors"] == plans[1]["tensors"]
+        assert plans[0]["config"] == plans[1]["config"]
+    assert main(["convert", str(dump), str(tmp_path / "out"), "--to", "vllm"]) == 2
+    assert not (tmp_path / "out").exists()

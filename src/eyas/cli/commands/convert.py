@@ -89,7 +89,7 @@ def convert(
         return _llama_cpp(reading, target_spec, draft, out, json)
     from eyas.contract.convert.conversion_plan import plan_conversion
 
-    plan = plan_conversion(reading, dialect, target_spec, allow, fix)
+    plan = plan_conversion(reading, dialect, target_spec, allow, fix, is_dry=dry_run)
     for note in (*(f.what for f in reading.findings if f.code == PREFIX), *plan.notes):
         talk.note(note)
     for code in allow:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from eyas.contract.convert.conversion import ConversionNeedsWeights, ConversionPlan
+from eyas.contract.convert.conversion import ConversionPlan
 from eyas.contract.convert.conversion_plan import plan_conversion
 from eyas.contract.dialects.registry import dialect_named
 from eyas.contract.engines.loading.judge import judge
@@ -42,13 +42,14 @@ def _tried(
         _that_works(remedy, finding.code, reading, target, engine) if isinstance(remedy, Convert) else remedy
         for remedy in finding.remedies
     ]
-    return replace(finding, do=tuple(tried))
+    useless = f"export the draft again as {engine.engine} wants it: `eyas convert` does not cure this"
+    return replace(finding, do=tuple(remedy for remedy in tried if remedy is not None) or useless)
 
 
 def _that_works(
     remedy: Convert, code: str, reading: DraftReading, target: TargetSpec | None, engine: EngineVersion
-) -> Remedy:
-    """The remedy, with the renames that it needs; or what to do before it, or instead."""
+) -> Remedy | None:
+    """The remedy, with the renames that it needs, or what to do before it; None where it cures nothing."""
     dialect = remedy.to
     renames: tuple[Rename, ...] = ()
     bad = _errors(reading, target)
@@ -62,13 +63,11 @@ def _that_works(
         codes = ", ".join(dict.fromkeys(f"[{finding.code}]" for finding in bad))
         return f"settle {codes} first: until then `eyas convert` refuses the draft"
     try:
-        plan = plan_conversion(reading, dialect_named(dialect), target)
-    except ConversionNeedsWeights:
-        return remedy  # a header dump: the command names the folder that it was made of
+        plan = plan_conversion(reading, dialect_named(dialect), target, is_dry=True)
     except EyasError as error:
         return f"`eyas convert --to {dialect}` does not do it ({error.what}): {error.do}"
     if code in _codes_after(plan, reading, target, engine):
-        return f"export the draft again as {engine.engine} wants it; `eyas convert --to {dialect}` does not cure this"
+        return None
     return replace(remedy, rename=tuple(map(str, renames)))
 
 

@@ -1,5 +1,6 @@
 """Findings made of a ledger: one per reason, and what the other runner of vLLM would do differently."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -7,6 +8,8 @@ from eyas.contract.engines.loading.ledger import Ledger, Reason, reason, verdict
 from eyas.contract.engines.version import EngineVersion
 from eyas.diagnostic import Diagnostic
 from eyas.talk import counted
+
+_LATER_LAYER = re.compile(r"(?:model\.)?layers\.[1-9]\d*\.")
 
 
 def engine_findings(ledger: Ledger, other: Ledger | None, where: str) -> list[Diagnostic]:
@@ -42,15 +45,20 @@ def with_random_embedding(ledger: Ledger, where: str) -> Ledger:
 
 
 def without_consequences(findings: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """`findings` without what only repeats, engine by engine, that draft_vocab_size is missing."""
-    if not any(f.code == "draft-vocab-size-missing" for f in findings):
-        return list(findings)
+    """`findings` without what only repeats, engine by engine, that one number in config.json is missing or wrong."""
+    causes = {finding.code for finding in findings if finding.engine is None}
 
     def repeats(finding: Diagnostic) -> bool:
-        is_size = finding.code == "loader-crash" and set(finding.items) & {"lm_head.weight", "d2t"}
-        return finding.engine is not None and bool(is_size or finding.code == "draft-vocab-key-missing")
+        if "draft-vocab-size-missing" in causes:
+            is_size = finding.code == "loader-crash" and set(finding.items) <= {"lm_head.weight", "d2t"}
+            if is_size or finding.code == "draft-vocab-key-missing":
+                return True
+        if "layers-overstated" not in causes:
+            return False
+        is_deep = all(_LATER_LAYER.match(name) for name in finding.items)
+        return finding.code == "layers-unsupported" or (finding.code == "parameters-unfilled" and is_deep)
 
-    return [f for f in findings if not repeats(f)]
+    return [f for f in findings if f.engine is None or not repeats(f)]
 
 
 def _note(code: str, what: str, where: str, why: str, label: str) -> Diagnostic:

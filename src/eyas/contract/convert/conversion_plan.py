@@ -18,7 +18,7 @@ from eyas.contract.convert.conversion import (
 )
 from eyas.contract.convert.target_embedding import TargetEmbedding, find_target_embedding
 from eyas.contract.dialects.dialect import ELSEWHERE, NEEDS_TARGET, Dialect, Written, loss
-from eyas.contract.files.checkpoint import DTYPE_BITS
+from eyas.contract.files.checkpoint import DTYPE_BITS, TensorInfo
 from eyas.contract.files.int_map import is_absolute, map_bytes, mask_bytes, offsets_of_absolute, target_ids
 from eyas.contract.reading.draft_findings import draft_findings
 from eyas.contract.reading.read_draft import PREFIX
@@ -38,6 +38,8 @@ def plan_conversion(
     target: TargetSpec | None,
     allow: Sequence[str] = (),
     fix: Sequence[Fix] = (),
+    *,
+    is_dry: bool = False,
 ) -> ConversionPlan:
     """How `reading` becomes a draft of `dialect`.
 
@@ -45,6 +47,7 @@ def plan_conversion(
         target: for what the format wants from it (embedding, depth).
         allow: codes of findings and losses to go on with.
         fix: codes of findings to repair; d2t-absolute: the ids become offsets.
+        is_dry: the plan is only looked at: a header dump will do.
 
     Raises:
         ConversionNeedsWeights: the source has no weight files.
@@ -52,17 +55,19 @@ def plan_conversion(
         ConversionOfDamage: the draft has errors whose codes are not allowed.
         ConversionRefused: the format cannot hold the draft, and not all losses are allowed (or can be).
     """
-    if reading.checkpoint.root is None or not reading.checkpoint.files:
+    has_weights = reading.checkpoint.root is not None and reading.checkpoint.files
+    if not reading.checkpoint.tensors or not (has_weights or is_dry):
         raise ConversionNeedsWeights(
             "there are no weights to convert",
             reading.checkpoint.where,
             "this is a header dump or a config alone",
-            "give the draft's folder",
+            "give the draft's folder (of a header dump, `--dry-run` shows the plan)",
         )
     reading = _with_offsets(reading) if fix else reading
     damage = _damage(reading, target, allow)
     written = dialect.write(_own_spec(reading), target)
-    written = replace(written, losses=(*written.losses, *_map_loss(reading, written, dialect)))
+    more = (*_map_loss(reading, written, dialect), *_activation_loss(reading.spec, dialect))
+    written = replace(written, losses=(*written.losses, *more))
     _refuse(written.losses, dialect, reading, allow)
     written, copied, notes = _with_embedding(reading, written, target)
     planned = [_offsets(reading, t) if fix and t.canonical == "d2t" else t for t in _tensors(reading, written, copied)]
@@ -158,6 +163,13 @@ def _map_loss(reading: DraftReading, written: Written, dialect: Dialect) -> tupl
     return (loss("loss-vocab-map", "d2t", what),)
 
 
+def _activation_loss(spec: DraftSpec, dialect: Dialect) -> tuple[Diagnostic, ...]:
+    if dialect.activations is None or spec.activation in dialect.activations:
+        return ()
+    what = f"no engine that reads {dialect.name} computes hidden_act {spec.activation}: none would serve this draft"
+    return (loss("loss-activation", "activation", what),)
+
+
 def _with_embedding(
     reading: DraftReading, written: Written, target: TargetSpec | None
 ) -> tuple[Written, dict[str, TargetEmbedding], tuple[str, ...]]:
@@ -195,44 +207,30 @@ def _copied_before(reading: DraftReading) -> Sequence[str]:
 
 
 def _tensors(reading: DraftReading, written: Written, copied: Mapping[str, TargetEmbedding]) -> list[PlannedTensor]:
-    root = reading.checkpoint.root
-    assert root is not None, "plan_conversion looked"
     planned = []
     for canonical, name in written.names.items():
         if canonical in copied:
-            planned.append(_from_target(name, copied[canonical]))
+            theirs = copied[canonical]
+            planned.append(_stored(canonical, name, theirs.info, theirs.root, theirs.name, f"target: {theirs.name}"))
         elif canonical == "t2d" and written.derived.get("t2d") == "d2t":
             planned.append(_mask(reading, name))
         elif written.derived.get(canonical) == "zeros":
             planned.append(_zeros(reading, canonical, name))
         else:
-            info = reading.spec.tensors[canonical]
-            assert info.file is not None, "tensors of a folder have files"
-            path, stored = root / info.file, reading.spec.source_names[canonical]
-            source: SourceRange | SourceView = SourceView(path=path, name=stored)
-            if info.begin is not None and info.end is not None:
-                source = SourceRange(path=path, begin=info.begin, end=info.end)
-            planned.append(
-                PlannedTensor(
-                    canonical=canonical, name=name, dtype=info.dtype, shape=info.shape, source=source, origin=stored
-                )
-            )
+            stored = reading.spec.source_names[canonical]
+            root, info = reading.checkpoint.root, reading.spec.tensors[canonical]
+            planned.append(_stored(canonical, name, info, root, stored, stored))
     return planned
 
 
-def _from_target(name: str, embedding: TargetEmbedding) -> PlannedTensor:
-    info = embedding.info
-    assert info.file is not None, "find_target_embedding gives ranges"
-    assert info.begin is not None, "find_target_embedding gives ranges"
-    assert info.end is not None, "find_target_embedding gives ranges"
-    source = SourceRange(path=embedding.root / info.file, begin=info.begin, end=info.end)
+def _stored(canonical: str, name: str, info: TensorInfo, root: Path | None, stored: str, origin: str) -> PlannedTensor:
+    """A tensor out of a file under `root`; of a header dump there is none, and its plan is only looked at."""
+    path = (root or Path()) / (info.file or "")
+    source: SourceRange | SourceView = SourceView(path=path, name=stored)
+    if info.begin is not None and info.end is not None:
+        source = SourceRange(path=path, begin=info.begin, end=info.end)
     return PlannedTensor(
-        canonical=_EMBEDDING,
-        name=name,
-        dtype=info.dtype,
-        shape=info.shape,
-        source=source,
-        origin=f"target: {embedding.name}",
+        canonical=canonical, name=name, dtype=info.dtype, shape=info.shape, source=source, origin=origin
     )
 
 
@@ -247,6 +245,9 @@ def _zeros(reading: DraftReading, canonical: str, name: str) -> PlannedTensor:
 
 def _mask(reading: DraftReading, name: str) -> PlannedTensor:
     d2t, size = reading.int_maps.get("d2t"), reading.spec.vocab_size
+    if d2t is not None and reading.checkpoint.kind == "dump":  # the ids are not in it
+        mask = TensorInfo(dtype="BOOL", shape=(size,))
+        return _stored("t2d", name, mask, None, "d2t", "derived from d2t")
     ids = target_ids(d2t, is_mask=False) if d2t is not None else None
     if ids is None or min(ids, default=0) < 0 or max(ids, default=0) >= size:
         raise ConversionOfDamage(

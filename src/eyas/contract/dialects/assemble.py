@@ -13,6 +13,8 @@ from eyas.contract.spec.tensor_names import canonical_names
 from eyas.diagnostic import Diagnostic, finding
 from eyas.records.fingerprint import of_json
 
+_MAX_UNKNOWN = 500  # tensors that are named one by one
+
 
 def flat_source(checkpoint: Checkpoint) -> ConfigSource:
     """The source of every format whose config.json has one level."""
@@ -55,9 +57,12 @@ def _names(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, TensorInfo
     names: dict[str, str] = {}
     tensors: dict[str, TensorInfo] = {}
     findings: list[Diagnostic] = []
+    num_unknown = 0
     for stored, canonical in canonical_names(checkpoint.tensors).items():
         if canonical is None:
-            findings.append(_unknown_tensor(stored, checkpoint))
+            num_unknown += 1
+            if num_unknown <= _MAX_UNKNOWN:
+                findings.append(_unknown_tensor(stored, checkpoint))
         elif ".unused_input_layernorm." in canonical:
             why = "in this spelling hidden_norm is the norm before attention of layers >= 1"
             findings.append(finding("tensor-unused", "note", f"{stored} is never used", checkpoint.where, why))
@@ -69,6 +74,10 @@ def _names(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, TensorInfo
         else:
             names[stored] = canonical
             tensors[canonical] = checkpoint.tensors[stored]
+    if num_unknown > _MAX_UNKNOWN:
+        what = f"{num_unknown - _MAX_UNKNOWN} more unknown tensors"
+        why, do = "no EAGLE-3 draft that eyas knows has so many tensors", "check that it is the right folder"
+        findings.append(finding("tensor-unknown", "error", what, checkpoint.where, why, do))
     return names, tensors, findings
 
 

@@ -11,6 +11,7 @@ from eyas.contract.spec.read_config import ConfigSource
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Diagnostic, Flag, finding
 
+SILU = frozenset({"silu", "swish"})  # SGLang's and vLLM's MLP raise for any other
 NEEDS_TARGET = Flag("--target", "T", "(its depth tells the layer ids)")
 ELSEWHERE = "choose another format"
 
@@ -60,6 +61,7 @@ class Dialect:
         title: one line for a person.
         detect: what in a checkpoint shows this format; () = it is another. None = it is only written.
         write: a spec in this format. The target decides the convention of layer ids, and lends its name.
+        activations: values of hidden_act that the engines which read this format compute; None = any.
         source: where its config keeps sizes and switches.
         odd: what is odd about a config of this format alone.
     """
@@ -68,6 +70,7 @@ class Dialect:
     title: str
     detect: Callable[[Checkpoint], tuple[str, ...]] | None
     write: Callable[[DraftSpec, TargetSpec | None], Written]
+    activations: frozenset[str] | None = SILU
     source: Callable[[Checkpoint], ConfigSource] = flat_source
     odd: Callable[[Checkpoint], tuple[Diagnostic, ...]] = lambda _: ()
 

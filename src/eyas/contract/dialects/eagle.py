@@ -48,4 +48,6 @@ def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:
 
 
 _write = partial(write_flat, style=_STYLE)
-EAGLE = Dialect(name="eagle", title="EAGLE repository (pytorch_model.bin)", detect=_detect, write=_write)
+EAGLE = Dialect(
+    name="eagle", title="EAGLE repository (pytorch_model.bin)", detect=_detect, write=_write, activations=None
+)

@@ -44,4 +44,4 @@ def _write(spec: DraftSpec, target: TargetSpec | None) -> Written:
     return replace(written, config={**written.config, **head, "eagle_config": more})
 
 
-TRTLLM = Dialect(name="trtllm", title="TensorRT-LLM (written only)", detect=None, write=_write)
+TRTLLM = Dialect(name="trtllm", title="TensorRT-LLM (written only)", detect=None, write=_write, activations=None)

@@ -29,9 +29,9 @@ def refuse_pointer(head: bytes, where: Path | str) -> None:
 
 
 def refuse_pointer_file(path: Path) -> None:
-    """The same for a file that is not opened otherwise; one that cannot be read is left to whoever needs it."""
+    """The same for a file that is not opened otherwise; one that cannot be read is left to its reader."""
     try:
-        if path.stat().st_size < _LIMIT_BYTES:
+        if path.is_file() and path.stat().st_size < _LIMIT_BYTES:  # opening a FIFO would wait for ever
             with open(path, "rb") as file:
                 refuse_pointer(file.read(len(_BEGIN)), path)
     except OSError:

@@ -6,6 +6,7 @@ Made to be attached to a bug report: no weights, no map values, no absolute path
 import re
 from collections.abc import Mapping
 from dataclasses import fields
+from math import prod
 from pathlib import PurePath
 from typing import Any
 
@@ -109,6 +110,7 @@ def _tensor(name: str, value: Any, where: str) -> TensorInfo:
         not isinstance(shape, list)
         or len(shape) > 64
         or not all(type(size) is int and 0 <= size < 1 << 63 for size in shape)
+        or prod(shape) >= 1 << 56
         or not isinstance(value.get("dtype"), str)
         or value["dtype"] not in DTYPE_BITS
         or not isinstance(value.get("file"), str | None)
@@ -125,4 +127,6 @@ def _int_map(name: str, value: Any, where: str) -> IntMap:
     for key in _SUMMARY:
         if type(value[key]) is not kinds.get(key, int):
             raise _invalid(where, f"int map {name[:80]!r}: {key} is {str(value[key])[:40]!r}")
+        if kinds.get(key, int) is int and abs(value[key]) >= 1 << 62:
+            raise _invalid(where, f"int map {name[:80]!r}: {key} is beyond 64 bits")
     return IntMap(values=None, **{key: value[key] for key in _SUMMARY})

@@ -7,6 +7,7 @@ from typing import Any
 from eyas.contract.files.git_lfs import refuse_pointer
 from eyas.errors import EyasError
 
+MAX_DEPTH = 64  # configs of models nest five levels
 JSON_LIMIT_BYTES = 64 << 20  # the index of a 1 T-parameter target is about 10 MB
 
 
@@ -46,6 +47,16 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Containers are nested more than `depth` levels: what walks them by recursion must not run out of stack."""
+    level = [value]
+    while level and depth >= 0:
+        inner = (part for item in level for part in (item.values() if isinstance(item, dict) else item))
+        level = [part for part in inner if isinstance(part, dict | list)] if isinstance(level[0], dict | list) else []
+        depth -= 1
+    return bool(level)
+
+
 def parse_json(data: bytes, where: str) -> Any:
     """The JSON value in `data`.
 
@@ -61,6 +72,8 @@ def parse_json(data: bytes, where: str) -> Any:
     refuse_pointer(data, where)
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
+        if _is_deeper(value, MAX_DEPTH):
+            raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
         if b"\\ud" in data or b"\\uD" in data:
             json.dumps(value, ensure_ascii=False).encode()  # half of a pair of escapes is no text: UnicodeEncodeError
         return value

@@ -14,7 +14,7 @@ from eyas.contract.reading.target_fit import size_findings
 from eyas.contract.spec.draft_spec import FC_COLUMNS, DraftReading, DraftSpec
 from eyas.contract.spec.expected_tensors import Expected, expected_tensors
 from eyas.contract.spec.target_spec import TargetSpec
-from eyas.contract.spec.tensor_names import SCALE_SUFFIXES, module_and_kind
+from eyas.contract.spec.tensor_names import PACKED_WEIGHTS, SCALE_SUFFIXES, module_and_kind
 from eyas.diagnostic import Diagnostic, Edit, Remedies, finding
 from eyas.talk import counted
 
@@ -31,6 +31,7 @@ def _found(reading: DraftReading, target: TargetSpec | None) -> list[Diagnostic]
     spec, where = reading.spec, reading.checkpoint.where
     return [
         *_with_misspelt_size(reading.findings, map_findings(reading)),
+        *_overstated_layers(spec, target, where),
         *_tensor_findings(spec, where),
         *(size_findings(spec, target, where) if target is not None else ()),
         *_trainer_findings(reading),
@@ -49,8 +50,26 @@ def _with_misspelt_size(of_config: Sequence[Diagnostic], of_maps: Sequence[Diagn
     return [one if f is absent else f for f in (*of_config, *of_maps) if f is not typo]
 
 
+def stored_layers(spec: DraftSpec) -> int:
+    """Number of layers that some tensor belongs to, where they are the first ones; else what the config says."""
+    layers = {int(name.split(".")[1]) for name in spec.tensors if name.startswith("layers.")}
+    return len(layers) if layers == set(range(len(layers))) and layers else spec.num_layers
+
+
+def _overstated_layers(spec: DraftSpec, target: TargetSpec | None, where: str) -> list[Diagnostic]:
+    """One finding for all the tensors of layers that the file does not hold: the config is wrong, or the export."""
+    stored = stored_layers(spec)
+    if stored >= spec.num_layers:
+        return []
+    is_targets = target is not None and target.num_layers == spec.num_layers
+    what = f"num_hidden_layers is {spec.num_layers}, the checkpoint holds {counted(stored, 'layer')}"
+    why = f"{'that is the number of layers of the target; ' if is_targets else ''}engines build all of them, unfilled"
+    do = (Edit("num_hidden_layers", stored), "export the draft again with all of its layers")
+    return [finding("layers-overstated", "error", what, f"{where}: config.json", why, do, items=("num_hidden_layers",))]
+
+
 def _tensor_findings(spec: DraftSpec, where: str) -> list[Diagnostic]:
-    expected = expected_tensors(spec)
+    expected = expected_tensors(replace(spec, num_layers=min(spec.num_layers, stored_layers(spec))))
     quantized = _quantized_modules(spec)
     findings = [
         _missing(name, entry, where)
@@ -82,7 +101,7 @@ def _quantized_modules(spec: DraftSpec) -> dict[str, str]:
     for name in spec.tensors:
         module, kind = module_and_kind(name)
         if kind in SCALE_SUFFIXES and kind not in ("k_scale", "v_scale"):
-            stored = (spec.tensors.get(f"{module}.{kind}") for kind in ("weight", "weight_packed", "qweight"))
+            stored = (spec.tensors.get(f"{module}.{kind}") for kind in ("weight", *PACKED_WEIGHTS))
             found[module] = next((info.dtype for info in stored if info is not None), "nothing")
     return found
 

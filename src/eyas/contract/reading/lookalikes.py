@@ -17,6 +17,7 @@ from eyas.diagnostic import Convert, Diagnostic, Remedies, errors_of
 from eyas.errors import EyasError
 
 _INTEGERS = ("I64", "I32", "I16", "U32", "U64")
+_MAX_TENSORS = 5000  # each unknown name is compared with each missing one
 _ALIKE = 4  # characters that two names must end in alike beyond ".weight" where shapes leave a choice
 
 
@@ -82,8 +83,8 @@ def _bare(name: str) -> str:
 def _lookalikes(reading: DraftReading) -> dict[str, str]:
     """Unknown stored name -> the name, in the draft's own spelling, of the missing tensor that it may be."""
     spec, tensors = reading.spec, reading.checkpoint.tensors
-    if shared_prefix(list(tensors)):
-        return {}  # a remedy of its own
+    if len(tensors) > _MAX_TENSORS or shared_prefix(list(tensors)):
+        return {}  # no draft; or a remedy of its own
     known = set(spec.source_names.values())
     unknown = [name for name, canonical in canonical_names(tensors).items() if canonical is None and name not in known]
     shapes = {name: entry.shape for name, entry in expected_tensors(spec).items() if entry.required}

@@ -69,7 +69,11 @@ def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str, dialect: 
     if spec.has_vocab_map and d2t.length > 1 and d2t.minimum == 0 == d2t.maximum:
         what = "d2t is all zeros: draft id i is target id i"
         why = "right only if the draft vocabulary is the first ids; a map that was never filled looks the same"
-        return [finding("d2t-zero", "warning", what, where, why, "compare with the ids the draft was trained on")]
+        do = "compare with the ids the draft was trained on"
+        if t2d is not None and t2d.digest == d2t.digest:
+            why = f"t2d marks the first {d2t.length} ids too: the draft was trained so, and never proposes a later id"
+            do = "choose the draft vocabulary by frequency when you train again (`eyas train` does)"
+        return [finding("d2t-zero", "warning", what, where, why, do)]
     if spec.has_vocab_map and d2t.is_strictly_increasing and d2t.minimum == 0 and d2t.maximum == d2t.length - 1:
         what = "d2t is 0, 1, 2 ...: draft id i becomes target id 2i"
         why = "a placeholder that was never filled; hardly any proposal can be right"

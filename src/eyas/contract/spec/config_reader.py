@@ -6,7 +6,8 @@ from typing import Any
 from eyas.diagnostic import Diagnostic, finding
 from eyas.errors import EyasError
 
-_LARGEST = 1 << 31
+_LARGEST = (1 << 31) - 1
+_MAX_IDS = 64  # aux layer ids; drafts have three to five
 
 
 class DraftConfigIncomplete(EyasError):
@@ -23,7 +24,7 @@ class ConfigReader:
         self.findings: list[Diagnostic] = []
         self.provenance: dict[str, str] = {}
 
-    def size(self, key: str, field: str, fallback: int | None, fallback_source: str) -> int:
+    def size(self, key: str, field: str, fallback: int | None, fallback_source: str, *, largest: int = _LARGEST) -> int:
         """A positive integer.
 
         Args:
@@ -33,10 +34,10 @@ class ConfigReader:
         Raises:
             DraftConfigIncomplete: no usable value and no fallback.
         """
-        value = self.optional_size(key, field)
+        value = self.optional_size(key, field, largest=largest)
         if value is not None:
             return value
-        if fallback is None or not 0 < fallback < _LARGEST:
+        if fallback is None or not 0 < fallback <= largest:
             raise DraftConfigIncomplete(
                 f"the draft's config does not say {key}",
                 f"{self.where}: {self.level}",
@@ -46,14 +47,15 @@ class ConfigReader:
         self.provenance[field] = fallback_source
         return fallback
 
-    def optional_size(self, key: str, field: str) -> int | None:
+    def optional_size(self, key: str, field: str, *, largest: int = _LARGEST) -> int | None:
         """A positive integer, or None when missing or null."""
-        size: int | None = self._value(key, field, lambda v: type(v) is int and 0 < v < _LARGEST, "a positive integer")
+        wanted = "a positive integer" if largest == _LARGEST else f"an integer from 1 to {largest}"
+        size: int | None = self._value(key, field, lambda v: type(v) is int and 0 < v <= largest, wanted)
         return size
 
-    def number(self, key: str, field: str, default: float, default_source: str) -> float:
-        """A finite number."""
-        value = self._value(key, field, lambda v: type(v) in (int, float) and abs(v) < 1e30, "a number")
+    def share(self, key: str, field: str, default: float, default_source: str) -> float:
+        """A number above 0 and below 1."""
+        value = self._value(key, field, lambda v: type(v) is float and 0 < v < 1, "a number above 0 and below 1")
         if value is None:
             self.provenance[field] = default_source
         return default if value is None else float(value)
@@ -76,16 +78,17 @@ class ConfigReader:
         value = self.config.get(key)
         if value is None or value == []:
             return None
-        if isinstance(value, list) and all(type(item) is int and 0 <= item < _LARGEST for item in value):
+        is_list = isinstance(value, list) and len(value) <= _MAX_IDS
+        if is_list and all(type(item) is int and 0 <= item <= _LARGEST for item in value):
             return tuple(value)
-        self._wrong(key, value, "a list of layer ids")
+        self.wrong(key, value, f"a list of at most {_MAX_IDS} layer ids")
         return None
 
     def level_below(self, key: str) -> "ConfigReader":
         """A reader of the object under `key` ({} when missing); it shares findings and provenance."""
         value = self.config.get(key)
         if value is not None and not isinstance(value, Mapping):
-            self._wrong(key, value, "an object")
+            self.wrong(key, value, "an object")
         below = ConfigReader(value if isinstance(value, Mapping) else {}, self.where, f"{self.level}: {key}")
         below.findings, below.provenance = self.findings, self.provenance
         return below
@@ -97,10 +100,11 @@ class ConfigReader:
             self.provenance[field] = f"{self.level}: {key}"
             return value
         if value is not None:
-            self._wrong(key, value, wanted)
+            self.wrong(key, value, wanted)
         return None
 
-    def _wrong(self, key: str, value: Any, wanted: str) -> None:
+    def wrong(self, key: str, value: Any, wanted: str) -> None:
+        """Collect the finding about a value that is not what it must be."""
         what, why = (
             f"{key} is {str(value)[:60]!r}, not {wanted}",
             "engines would crash on it or take a default in silence",

@@ -1,7 +1,7 @@
 """Sizes and switches out of a draft's config, completed from its tensors. Shared by all dialects that read."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,14 @@ from eyas.contract.spec.config_keys import (
 )
 from eyas.contract.spec.config_reader import ConfigReader
 from eyas.contract.spec.draft_spec import HEAD_ROWS, Mla
-from eyas.contract.spec.rope import read_rope
+from eyas.contract.spec.rope import read_rope, rope_faults
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Diagnostic, finding
+
+_MAX_LAYERS = 1024  # several times those of the deepest target: a wrong number must not cost minutes
+_MAX_VOCAB = 1 << 22  # 20 times the largest known, and what a vocabulary map may hold
+_MAX_WIDTH = 1 << 20
+_MAX_UNKNOWN = 50  # unknown keys that are named one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +77,10 @@ def _rows(tensors: Mapping[str, TensorInfo], name: str, dimension: int = 0) -> i
 
 
 def _sizes(reader: ConfigReader, tensors: Mapping[str, TensorInfo], target: TargetSpec | None) -> dict[str, Any]:
-    hidden = reader.size("hidden_size", "hidden_size", _rows(tensors, "norm.weight"), "length of norm.weight")
-    heads = reader.size("num_attention_heads", "num_heads", None, "")
+    hidden = reader.size(
+        "hidden_size", "hidden_size", _rows(tensors, "norm.weight"), "length of norm.weight", largest=_MAX_WIDTH
+    )
+    heads = reader.size("num_attention_heads", "num_heads", None, "", largest=_MAX_WIDTH)
     layers = {name.split(".")[1] for name in tensors if name.startswith("layers.")}
     vocab = _rows(tensors, "embed_tokens.weight") or _rows(tensors, "t2d") or (target.vocab_size if target else None)
     inner = _rows(tensors, "layers.0.mlp.gate_proj.weight")
@@ -83,9 +90,13 @@ def _sizes(reader: ConfigReader, tensors: Mapping[str, TensorInfo], target: Targ
         "num_kv_heads": reader.size("num_key_value_heads", "num_kv_heads", heads, "as many as attention heads"),
         "head_dim": reader.size("head_dim", "head_dim", max(1, hidden // heads), "hidden_size / num_attention_heads"),
         "intermediate_size": reader.size("intermediate_size", "intermediate_size", inner, "rows of gate_proj"),
-        "num_layers": reader.size("num_hidden_layers", "num_layers", len(layers) or None, "layers in the checkpoint"),
-        "vocab_size": reader.size("vocab_size", "vocab_size", vocab, "rows of embed_tokens, length of t2d or target"),
-        "rms_norm_eps": reader.number("rms_norm_eps", "rms_norm_eps", 1e-6, "transformers' default 1e-6"),
+        "num_layers": reader.size(
+            "num_hidden_layers", "num_layers", len(layers) or None, "layers in the checkpoint", largest=_MAX_LAYERS
+        ),
+        "vocab_size": reader.size(
+            "vocab_size", "vocab_size", vocab, "rows of embed_tokens, length of t2d or target", largest=_MAX_VOCAB
+        ),
+        "rms_norm_eps": reader.share("rms_norm_eps", "rms_norm_eps", 1e-6, "transformers' default 1e-6"),
         "activation": reader.text("hidden_act", "activation", "silu"),
         "max_position_embeddings": reader.size(
             "max_position_embeddings", "max_position_embeddings", 2048, "transformers' default 2048"
@@ -100,6 +111,8 @@ def _layer_switches(
     is_mla = any("kv_a_proj_with_mqa" in name for name in tensors) or reader.config.get("kv_lora_rank") is not None
     rope = read_rope(reader.config, interleaved=is_mla)
     reader.provenance["rope"] = rope.source
+    for key, value, wanted in rope_faults(reader.config):
+        reader.wrong(key, value, wanted)
     if rope.conflict:
         why = f"{rope.conflict}; engines read one or the other by version"
         what, do = "the two spellings of RoPE disagree", "write the value that the draft was trained with in both"
@@ -212,12 +225,12 @@ def _unknown_keys(source: ConfigSource, where: str) -> list[Diagnostic]:
     for level, label in levels:
         known = KNOWN_KEYS | source.known
         inert += [key for key in level if key in INERT_KEYS]
-        findings += [_unknown(key, f"{where}: {label}", known) for key in level if key not in known]
+        findings += _all_unknown([key for key in level if key not in known], f"{where}: {label}", known)
         findings += _fixed(level, "", f"{where}: {label}")
         below = level.get("eagle_config")
         if isinstance(below, Mapping):
             place = f"{where}: {label}: eagle_config"
-            findings += [_unknown(key, place, EAGLE_CONFIG_KEYS) for key in below if key not in KNOWN_EAGLE_CONFIG_KEYS]
+            findings += _all_unknown([k for k in below if k not in KNOWN_EAGLE_CONFIG_KEYS], place, EAGLE_CONFIG_KEYS)
             findings += _fixed(below, "eagle_config.", place)
     if inert:
         what = f"{len(inert)} config keys have no effect on the draft"
@@ -239,6 +252,15 @@ def _fixed(level: Mapping[str, Any], prefix: str, where: str) -> list[Diagnostic
         for key in level
         if prefix + key in FIXED_VALUES and level[key] not in FIXED_VALUES[prefix + key]
     ]
+
+
+def _all_unknown(keys: Sequence[str], where: str, known: Iterable[str]) -> list[Diagnostic]:
+    found = [_unknown(key, where, known) for key in keys[:_MAX_UNKNOWN]]
+    if len(keys) > _MAX_UNKNOWN:
+        what = f"{len(keys) - _MAX_UNKNOWN} more unknown config keys, from {keys[_MAX_UNKNOWN][:60]!r} on"
+        why = "eyas knows none of them; a draft's config has some 40 keys"
+        found.append(finding("config-key-unknown", "error", what, where, why, "check that it is the right file"))
+    return found
 
 
 def _unknown(key: str, where: str, known: Iterable[str]) -> Diagnostic:

@@ -4,13 +4,18 @@ Reading gives the effective `Rope`, whichever spelling; writing gives both, sinc
 by version. The spelling and its defaults are known here and nowhere else.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from eyas.contract.spec.draft_spec import Rope
 
 DEFAULT_THETA = 10000.0
+# of transformers 4.57 and 5.19, and the further ones of vLLM's and SGLang's get_rope
+KNOWN_TYPES = frozenset({
+    "default", "linear", "dynamic", "yarn", "longrope", "su", "llama3", "proportional", "ntk", "mrope", "mllama4",
+    "deepseek_yarn", "deepseek_llama_scaling", "dual_chunk", "xdrope",
+})  # fmt: skip
 ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_is_neox_style"})
 
 
@@ -56,6 +61,39 @@ def read_rope(config: Mapping[str, Any], *, interleaved: bool = False) -> RopeRe
     has_none = old_theta is None and old_scaling is None
     source = "no RoPE key in config.json: theta 10000" if has_none else "config.json: rope_theta, rope_scaling"
     return RopeReading(rope=rope, source=source)
+
+
+def rope_faults(config: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """(key, value, what it must be) of every RoPE value of the wrong type or outside its range."""
+    levels: dict[str, Mapping[str, Any]] = {"": config}
+    for name in ("rope_scaling", "rope_parameters"):
+        found = _flat_parameters({"rope_parameters": config.get(name)})
+        if found is not None:
+            levels[f"{name}."] = found
+        elif config.get(name) is not None and not isinstance(config[name], Mapping):
+            return [(name, config[name], "an object")]
+    return [
+        (f"{prefix}{key}", level[key], wanted)
+        for prefix, level in levels.items()
+        for key, (is_right, wanted) in _RANGES.items()
+        if level.get(key) is not None and (prefix or key in ROPE_KEYS) and not is_right(level[key])
+    ]
+
+
+def _is_number(value: Any, largest: float = 1e30) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= largest
+
+
+_TYPE = (lambda value: value in KNOWN_TYPES, f"one of {', '.join(sorted(KNOWN_TYPES))}")
+_POSITIVE = (_is_number, "a number above 0")
+_RANGES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "rope_theta": _POSITIVE,
+    "partial_rotary_factor": (lambda value: _is_number(value, 1), "a number above 0, at most 1"),
+    "rope_type": _TYPE,
+    "type": _TYPE,
+    **dict.fromkeys(("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"), _POSITIVE),
+    "original_max_position_embeddings": _POSITIVE,
+}
 
 
 def write_rope(rope: Rope) -> dict[str, Any]:

@@ -225,7 +225,7 @@ def _quantization(
 def _first_int(config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
     for key in keys:
         value = config.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+        if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31:
             return value
     return None
 

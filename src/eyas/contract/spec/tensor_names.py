@@ -18,6 +18,8 @@ _MODULES = re.compile(
     r"|self_attn\.(q_a_proj|q_a_layernorm|q_b_proj|kv_a_proj_with_mqa|kv_a_layernorm|kv_b_proj)"
     r"|mlp\.(gate|up|down)_proj))$"
 )
+# what stands in the place of `weight` where several values are packed into one
+PACKED_WEIGHTS = ("weight_packed", "qweight")
 # companions of a quantised weight: compressed-tensors, ModelOpt, DeepSeek fp8, GPTQ, AWQ
 SCALE_SUFFIXES = frozenset({
     "weight_scale", "weight_scale_inv", "weight_scale_2", "input_scale", "weight_zero_point", "weight_packed",

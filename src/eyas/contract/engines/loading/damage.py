@@ -230,7 +230,7 @@ def map_reasons(
 
 def vocab_map_fault(d2t: IntMap, t2d: IntMap | None, draft_vocab: int, vocab: int) -> str | None:
     """What is wrong with `d2t` read as offsets; None if nothing shows."""
-    if draft_vocab >= vocab and d2t.minimum == d2t.maximum == 0:
+    if d2t.minimum == d2t.maximum == 0 and (draft_vocab >= vocab or (t2d is not None and t2d.digest == d2t.digest)):
         return None
     agrees = t2d is None or t2d.digest == d2t.digest
     if is_absolute(d2t, t2d):

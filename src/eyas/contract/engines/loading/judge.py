@@ -20,6 +20,7 @@ from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.files.checkpoint import Checkpoint, IntMap
 from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
+from eyas.diagnostic import Convert
 from eyas.talk import counted
 
 _FUSION = ("model.fc.", "model.input_norm.", "model.fc_norm.")
@@ -82,7 +83,7 @@ def judge(
             *start_reasons(rules, config, where, _head_rows(draft), _deeper_since(loading, rules)),
         ],
         "load": [
-            *_crash(loaded, where),
+            *_crash(loaded, rules.engine, where),
             *parameter_reasons(rules, config, entries, loaded, where),
             *tensor_reasons(rules, tensors, loaded, where),
             *map_reasons(rules, config, _int_maps(draft), loaded, where),
@@ -186,7 +187,7 @@ def _int_maps(draft: Checkpoint) -> Mapping[str, IntMap]:
     return {name.rsplit(".", 1)[-1]: found for name, found in draft.int_maps.items()}
 
 
-def _crash(loaded: Loaded, where: str) -> list[Reason]:
+def _crash(loaded: Loaded, engine: str, where: str) -> list[Reason]:
     """One reason for all tensors that the loader raises at; it stops at the first of them."""
     if not loaded.crashes:
         return []
@@ -201,7 +202,10 @@ def _crash(loaded: Loaded, where: str) -> list[Reason]:
             what=f"the loader raises at {name}{others}",
             where=f"{where}: {name}",
             why="; then ".join([*messages, *left]),
-            do="export the tensor as the class expects it, or correct the config key that sizes or enables it",
+            do=(
+                Convert(draft=where, to=engine),
+                "export the tensor as the class expects it, or correct the config key that sizes or enables it",
+            ),
             items=tuple(tensor for tensor, _ in loaded.crashes),
         )
     ]

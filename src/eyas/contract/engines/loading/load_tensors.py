@@ -8,7 +8,7 @@ from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.runtime_parameters import Parameter
 from eyas.contract.engines.loading.seen_config import PARALLEL, SeenConfig
 from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
-from eyas.contract.spec.tensor_names import SCALE_SUFFIXES
+from eyas.contract.spec.tensor_names import PACKED_WEIGHTS, SCALE_SUFFIXES
 
 _STACKED_MLP = {".gate_proj": ".gate_up_proj", ".up_proj": ".gate_up_proj"}
 _STACKED = {f".{part}_proj": ".qkv_proj" for part in "qkv"} | _STACKED_MLP
@@ -100,7 +100,7 @@ class _Pass:
         runtime, shard = self._runtime_name(name)
         parameter = self.parameters.get(runtime)
         if parameter is None:
-            return self._unmatched(name, runtime)
+            return self._unmatched(name, runtime, shard)
         if shard and all(shard != s for s, _ in parameter.shards):
             shard = ""
         if parameter.fit == "joined":
@@ -178,10 +178,12 @@ class _Pass:
             return mapped, part[1:]
         return f"model.{mapped}", part[1:]
 
-    def _unmatched(self, name: str, runtime: str) -> TensorEntry:
+    def _unmatched(self, name: str, runtime: str, shard: str) -> TensorEntry:
         module, _, kind = runtime.rpartition(".")
         has_module = any(p.startswith(f"{module}.") for p in self.parameters)
         if kind in SCALE_SUFFIXES and has_module and self._is_quantised_module(module):
+            if kind in PACKED_WEIGHTS and f"{module}.weight" in self.parameters:
+                self.filled.setdefault(f"{module}.weight", {})[shard] = name
             remark = "of a quantised linear; shape not checked"
             return TensorEntry(name=name, fate="used", parameter=runtime, remark=remark)
         if self.rules.unmatched == "crash":
