@@ -415,7 +415,11 @@ HALF_SGLANG = READY_SGLANG[: READY_SGLANG.index(b"Capture draft decode CUDA grap
     ("text", "code", "words"),
     [
         (b"", 20, "no-engine: the log is empty"),
-        (b"hello world\nnothing here\n", 20, "no-engine: no line of it is one of SGLang's or vLLM's that eyas knows"),
+        (
+            b"hello world\nnothing here\n",
+            20,
+            "no-engine: no line of it is one of SGLang's, vLLM's or TensorRT-LLM's that eyas knows",
+        ),
         (READY_SGLANG, 0, "ready: the log says that it is ready, and ends so"),
         (HALF_SGLANG, 10, "starting: the log ends in the midst of the start: capturing CUDA graphs of the draft (dec"),
     ],

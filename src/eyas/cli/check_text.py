@@ -94,7 +94,9 @@ def _block(group: Sequence[Diagnostic]) -> str:
 def _launch(label: str, launch: Launch) -> list[str]:
     environment = " ".join(f"{k}={v}" for k, v in launch.environment.items())
     flags = shlex.join(launch.flags)
-    return [f"launch on {label}:", f"  {environment} {flags}".replace("   ", "  "), *(f"  - {n}" for n in launch.notes)]
+    files = [f"  {line}" for name, text in launch.files.items() for line in (f"{name}:", *text.splitlines())]
+    shown = f"  {environment} {flags}".replace("   ", "  ")
+    return [f"launch on {label}:", shown, *files, *(f"  - {n}" for n in launch.notes)]
 
 
 def _counts(label: str, ledger: Ledger) -> str:

@@ -167,7 +167,7 @@ def test_somebody_elses_log_that_stands_still_is_no_stalled_engine():
 
     assert run.names == ["starting"]
     assert run.last.phase is None
-    assert run.last.reason == "no line of it is one of SGLang's or vLLM's that eyas knows so far"
+    assert run.last.reason == "no line of it is one of SGLang's, vLLM's or TensorRT-LLM's that eyas knows so far"
 
 
 def test_our_own_health_probes_in_the_access_log_do_not_hide_a_stall():

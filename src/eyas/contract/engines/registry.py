@@ -10,7 +10,7 @@ from eyas.contract.engines.serving_engine import ServingEngine
 from eyas.contract.engines.version import EngineVersion
 from eyas.errors import EyasError
 
-EngineName = Literal["sglang", "vllm"]
+EngineName = Literal["sglang", "vllm", "tensorrt-llm"]
 # name -> module whose `ENGINE` is the engine; imported when it is asked for
 ENGINES: Mapping[str, str] = {
     name: f"eyas.contract.engines.{name.replace('-', '_')}.engine" for name in get_args(EngineName)

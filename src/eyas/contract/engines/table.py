@@ -84,7 +84,7 @@ def _renames(rules: LoadRules) -> str:
 def _honoured(rules: LoadRules) -> str:
     switches = {
         "norm_before_residual": rules.reads_residual,
-        "norm_output": rules.reads_feedback,
+        "norm_output": bool(rules.feedback_keys),
         "fc_norm": bool(rules.fc_norm_keys),
         "norm_before_fc": bool(rules.input_norm_keys),
         "q/k norms": rules.qk_norm,

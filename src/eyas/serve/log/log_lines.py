@@ -22,6 +22,7 @@ _COUNT = re.compile(rf"\|\s*{_AMOUNT}/{_AMOUNT}\s*\[[\d:?]{{1,20}}<([\d:?]{{1,20
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _MAX_LINE_BYTES = 1 << 14  # the rest of a longer line is left out: no line of an engine that means something is longer
 _MAX_BAR_CHARACTERS = 2000
+_LEVELS = {"F": "CRITICAL", "E": "ERROR", "W": "WARNING", "I": "INFO", "V": "DEBUG", "D": "DEBUG"}
 _UNIT = {"k": 1e3, "M": 1e6, "G": 1e9}
 
 
@@ -90,7 +91,7 @@ def parse_line(text: str, *, number: int, at: float) -> LogLine:
         at=at,
         label=found.get("process") or found.get("ranks", "").strip(),
         pid=int(found["pid"]) if "pid" in found else None,
-        level=found.get("level", ""),
+        level=_LEVELS.get(found.get("level", ""), found.get("level", "")),
         stamp=stamp,
         message=rest.rstrip(),
         raw=text.rstrip(),

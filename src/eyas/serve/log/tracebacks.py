@@ -70,6 +70,7 @@ class TracebackReader:
         self.tracebacks: list[Traceback] = []
         self._open: dict[tuple[str, int | None], Traceback] = {}
         self._bare: Traceback | None = None
+        self._started: Traceback | None = None
         self._previous: dict[tuple[str, int | None], str] = {}
         self._limit = limit
 
@@ -77,6 +78,11 @@ class TracebackReader:
         """Take a line in; True if it belongs to a traceback."""
         key = (line.label, line.pid)
         is_prefixed = line.has_prefix
+        started, self._started = self._started, None
+        if not is_prefixed and self._bare is None and started is not None and line.message.startswith("  File "):
+            # TensorRT-LLM prefixes the first line of a message only
+            self._open = {k: t for k, t in self._open.items() if t is not started}
+            self._bare = started
         if line.message.endswith(TRACEBACK):  # a quoted one has more text after it
             self._start(key, line, is_prefixed)
             return True
@@ -116,7 +122,7 @@ class TracebackReader:
             self.tracebacks.append(traceback)
         # vLLM prefixes every line of a traceback (its process, or level and time); SGLang and uvicorn only the first.
         if line.pid is not None or (line.level and line.stamp is not None):
-            self._open[key] = traceback
+            self._open[key] = self._started = traceback
         else:
             self._bare = traceback
 

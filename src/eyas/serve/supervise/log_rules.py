@@ -50,7 +50,8 @@ def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
     if words.is_unknown:
         # A log that may be another program's has neither a phase nor a stall.
         lives = [words.tracker.table.life] if words.engine != "unknown" else all_lives()
-        name = " or ".join(f"{life.title}'s" for life in lives)
+        *first, last = [f"{life.title}'s" for life in lives]
+        name = f"{', '.join(first)} or {last}" if first else last
         what = "the log is empty" if words.last_line_at is None else f"no line of it is one of {name} that eyas knows"
         if is_over:
             return Assessment(state=StateName.NO_ENGINE, reason=f"{what} ({end})")

@@ -51,7 +51,9 @@ class DraftLaunch:
         window: the draft's sliding window; None where the engine needs no flag for it.
         dtype: that the draft's config names; None = none. is_quantised, is_mla: of the draft.
         is_parallel: P-EAGLE: all drafts in one pass.
+        boundaries: aux boundaries of training; None = not known.
         target_length: longest sequence of the target by its config, tokens.
+        target_layers, target_class: of the target; None, "" = not known.
         target_is_quantised: its checkpoint is. target_type: model type of its language model. target_dtype: that its
             config names; None = it names none, or the target is unknown.
         counting: K, steps and top-k.
@@ -71,7 +73,10 @@ class DraftLaunch:
     is_quantised: bool = False
     is_mla: bool = False
     is_parallel: bool = False
+    boundaries: tuple[int, ...] | None = None
     target_length: int | None = None
+    target_layers: int | None = None
+    target_class: str = ""
     target_is_quantised: bool = False
     target_type: str = ""
     target_dtype: str | None = None
@@ -107,7 +112,10 @@ class DraftLaunch:
             is_quantised=spec.quantization is not None,
             is_mla=spec.draft_class == "mla",
             is_parallel=_is_parallel(reading),
+            boundaries=tuple(spec.aux_boundaries) if spec.aux_boundaries is not None else None,
             target_length=target.max_position_embeddings if target else None,
+            target_layers=target.num_layers if target else None,
+            target_class=next(iter(target.architectures), "") if target else "",
             target_is_quantised=bool(target and target.quantization),
             target_type=target.text_model_type if target else "",
             target_dtype=target.dtype if target else None,

@@ -45,7 +45,7 @@ def start_reasons(
             " currently only supports 1 layer",
             f"use {rules.engine} {deeper_since} or newer" if deeper_since else "train a draft of one layer",
         )
-    if config.get("hidden_act", "silu") != "silu":
+    if rules.checks_activation and config.get("hidden_act", "silu") != "silu":
         crash(
             "activation-unsupported",
             "hidden_act",

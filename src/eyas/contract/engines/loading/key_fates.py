@@ -77,9 +77,7 @@ def _lost_switch(rules: LoadRules, key: str, value: Any) -> str:
         return ""
     if key == "norm_before_residual" and not rules.reads_residual:
         return "no such switch: the residual is taken before the norm"
-    if key in ("norm_output", "eagle_config.return_hidden_post_norm") and (
-        not rules.reads_feedback or key.startswith("eagle_config.")
-    ):
+    if key in ("norm_output", "eagle_config.return_hidden_post_norm") and key not in rules.feedback_keys:
         return "the state before the final norm is fed back"
     if key in ("fc_norm", "use_aux_norm") and key not in rules.fc_norm_keys:
         return "the aux states are not normed one by one"

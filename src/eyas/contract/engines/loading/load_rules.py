@@ -35,7 +35,7 @@ class LoadRules:
         deep_norm: norm that layers >= 1 apply to the fused stream.
         num_aux: config paths read for the number of aux states, first found wins, else 3.
         fc_norm_keys / input_norm_keys: config paths that switch the norms on; () = the class has none.
-        reads_residual / reads_feedback: honours norm_before_residual / norm_output.
+        reads_residual: honours norm_before_residual. feedback_keys: config paths that feed the normed state back.
         qkv_bias: builds q/k/v biases when attention_bias is set; o_bias_keys: config keys that give o_proj a bias.
         fc_bias_key: config key that gives fc a bias, None = never has one. mlp_bias_key: likewise for gate, up, down.
         bias_start: what a bias holds that no tensor fills.
@@ -54,6 +54,7 @@ class LoadRules:
         skips_square_fc: fc is skipped where its input is as wide as its output.
         reads_aux_switch: without use_aux_hidden_state there is no fc. parallel: the class can draft in parallel
             (P-EAGLE) and knows mask_hidden. drops_norms_off: an input_norm that is switched off is dropped in silence.
+        checks_activation: an activation other than silu is a crash.
         casts_to_target: the draft computes in the target's dtype, whatever its config says.
         mlp_widths: (model_type, key, default) where the MLP is not intermediate_size wide.
 
@@ -84,7 +85,7 @@ class LoadRules:
     fc_norm_keys: tuple[str, ...] = ()
     input_norm_keys: tuple[str, ...] = ()
     reads_residual: bool
-    reads_feedback: bool
+    feedback_keys: tuple[str, ...] = ()
     qkv_bias: bool
     o_bias_keys: tuple[str, ...] = ()
     fc_bias_key: str | None = None
@@ -106,6 +107,7 @@ class LoadRules:
     reads_aux_switch: bool = False
     parallel: bool = False
     drops_norms_off: bool = False
+    checks_activation: bool = True
     casts_to_target: bool = False
     mlp_widths: tuple[tuple[str, str, int], ...] = ()
     cuts_long: bool = True

@@ -127,8 +127,13 @@ class _Pass:
     def _load_map(self, name: str, info: TensorInfo) -> TensorEntry:
         target, entries = self.rules.map_parameter, self.config.draft_vocab
         if self.rules.map_is_parameter:
+            is_silent = self.rules.unmatched == "silent"
+            if not self.map_exists and is_silent:
+                return TensorEntry(name=name, fate="by-design", remark="no map is built: the vocabularies are equal")
             if not self.map_exists:
                 raise _LoaderRaises(f"There is no module or parameter named '{target}': the vocabularies are equal")
+            if name != "d2t" and is_silent:
+                return TensorEntry(name=name, fate="dropped", remark="no parameter of this name; no log line")
             if name != "d2t":
                 raise _LoaderRaises(f"There is no module or parameter named '{name.replace('d2t', target)}'")
             if info.shape != (entries,):

@@ -1,0 +1,1 @@
+"""TensorRT-LLM: its loader, its launch and its log."""
