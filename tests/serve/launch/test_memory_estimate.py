@@ -79,3 +79,18 @@ def test_a_machine_without_nvidia_smi_says_so(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
 
     assert smallest_gpu() == (None, "not readable here (no nvidia-smi)")
+
+
+def test_what_every_rank_holds_whole_is_not_divided():
+    tensors = {
+        "fc.weight": TensorInfo(dtype="BF16", shape=(64, 192)),
+        "norm.weight": TensorInfo(dtype="BF16", shape=(64,)),
+        "midlayer.mlp.down_proj.weight": TensorInfo(dtype="BF16", shape=(64, 256)),
+    }
+    draft = Checkpoint(where="x", kind="folder", config={}, tensors=tensors)
+
+    def weights(parallel: int) -> int | None:
+        return estimate_memory(None, draft, tensor_parallel=parallel, context_length=None, share=0.9).draft_weights
+
+    assert weights(1) == 2 * (64 * 192 + 64 + 64 * 256)
+    assert weights(8) == 2 * (64 * 192 + 64) + 2 * 64 * 256 // 8

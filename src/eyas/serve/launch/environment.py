@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from eyas.diagnostic import Diagnostic
 from eyas.serve.facts.run_folder import redact_environment
 
-_SHOWN = re.compile(r"^(NCCL_|GLOO_|TORCH_NCCL|CUDA_|VLLM_|SGLANG_|SGL_|HF_|PYTHONPATH$|OMP_NUM_THREADS$|LD_PRELOAD$)")
+_SHOWN = re.compile(r"^(NCCL_|GLOO_|TORCH_NCCL|CUDA_|VLLM_|SGLANG_|SGL_|HF_|PYTHONPATH$|LD_PRELOAD$)")
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _LOCAL = ("127.0.0.1", "localhost")
 

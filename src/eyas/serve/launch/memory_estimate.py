@@ -14,6 +14,7 @@ from eyas.contract.files.checkpoint import Checkpoint
 from eyas.diagnostic import Diagnostic
 
 GIB = 1 << 30
+_WHOLE = ("fc.weight", "norm.weight", "d2t", "t2d")
 _GRAPHS_AND_ACTIVATIONS = (1 * GIB, 4 * GIB)
 
 
@@ -147,9 +148,16 @@ def smallest_gpu() -> tuple[int | None, str]:
 def _weights(checkpoint: Checkpoint | None, tensor_parallel: int) -> int | None:
     if checkpoint is None or not checkpoint.tensors:
         return None
-    # Both engines serve a 32-bit checkpoint in 16 bits unless told otherwise (--dtype).
-    total = sum(prod(t.shape) * 2 if t.dtype in ("F32", "F64") else t.num_bytes for t in checkpoint.tensors.values())
-    return total // tensor_parallel
+    whole = shared = 0
+    for name, tensor in checkpoint.tensors.items():
+        # engines serve a 32-bit checkpoint in 16 bits unless told otherwise (--dtype)
+        size = prod(tensor.shape) * 2 if tensor.dtype in ("F32", "F64") else tensor.num_bytes
+        # every rank holds fc, norms and vocabulary maps whole
+        if name.endswith(_WHOLE):
+            whole += size
+        else:
+            shared += size
+    return whole + shared // tensor_parallel
 
 
 def _gib(value: int | None) -> str:

@@ -56,6 +56,7 @@ class DraftLaunch:
         target_layers, target_class: of the target; None, "" = not known.
         target_is_quantised: its checkpoint is. target_type: model type of its language model. target_dtype: that its
             config names; None = it names none, or the target is unknown.
+        target_code: files of Python code that the target's config names (`auto_map`).
         counting: K, steps and top-k.
         served_length: longest sequence to serve; None = the target's own.
         quantization: of the target, asked for on the command line.
@@ -80,6 +81,7 @@ class DraftLaunch:
     target_is_quantised: bool = False
     target_type: str = ""
     target_dtype: str | None = None
+    target_code: tuple[str, ...] = ()
     served_length: int | None = None
     quantization: str | None = None
     attention_backend: str | None = None
@@ -119,6 +121,7 @@ class DraftLaunch:
             target_is_quantised=bool(target and target.quantization),
             target_type=target.text_model_type if target else "",
             target_dtype=target.dtype if target else None,
+            target_code=_code_of(target.config if target else {}),
         )
 
     @classmethod
@@ -185,6 +188,20 @@ class EngineCommand:
     files: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     findings: tuple[Diagnostic, ...] = ()
+
+
+def _code_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    named = config.get("auto_map")
+    values = named.values() if isinstance(named, Mapping) else ()
+    return tuple(dict.fromkeys(f"{v.rpartition('.')[0]}.py" for v in values if isinstance(v, str) and "." in v))
+
+
+def trust_words(recipe: Recipe) -> tuple[list[str], list[str]]:
+    """--trust-remote-code and what it runs, where the target's config names code of its own; else nothing."""
+    if not recipe.draft.target_code or "--trust-remote-code" in recipe.extra:
+        return [], []
+    note = "--trust-remote-code: the target's config.json names code of its own, which the engine will run: {}"
+    return ["--trust-remote-code"], [note.format(", ".join(recipe.draft.target_code))]
 
 
 def _is_parallel(reading: DraftReading) -> bool:

@@ -14,6 +14,7 @@ from eyas.contract.engines.launching.recipe import (
     Recipe,
     faked_acceptance,
     heads_do_not_divide,
+    trust_words,
     url_of,
 )
 from eyas.contract.engines.version import at_least
@@ -52,7 +53,7 @@ class SGLangLaunching:
         counting = f"K = {steps} drafts per pass: num-steps {steps}, num-draft-tokens {nodes}"
         counting += f" (vLLM: num_speculative_tokens {steps})"
         answers = ("draft-dtype",) if "--dtype" in needed else ()
-        flags = (*named, *needed)
+        flags = (*named, *needed, "--enable-metrics")
         return Launch(flags=flags, environment=environment, notes=(counting, *notes), answers=answers)
 
     def command(self, recipe: Recipe) -> EngineCommand:
@@ -64,6 +65,8 @@ class SGLangLaunching:
             needed[at : at + 2] = []
         argv = [recipe.python, "-m", "sglang.launch_server", "--model-path", recipe.target, *named]
         argv += ["--host", options.host, "--port", str(port), *_sizes(recipe), *needed]
+        trust, trusted = trust_words(recipe)
+        argv += trust
         if options.served_name:
             argv += ["--served-model-name", options.served_name]
         if "--enable-metrics" not in recipe.extra:
@@ -75,7 +78,7 @@ class SGLangLaunching:
             counting=recipe.draft.counting,
             # SGLang reads no key from the environment: a private YAML file is the way that `ps` does not show.
             key_flag="--config" if recipe.key_variable else None,
-            notes=(*_notes(recipe), *notes),
+            notes=(*_notes(recipe), *notes, *trusted),
             findings=tuple(recipe.known.findings(argv, recipe.extra)),
         )
 

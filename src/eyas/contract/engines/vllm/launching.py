@@ -18,6 +18,7 @@ from eyas.contract.engines.launching.recipe import (
     config_length,
     faked_acceptance,
     heads_do_not_divide,
+    trust_words,
     url_of,
 )
 from eyas.contract.engines.version import at_least
@@ -66,6 +67,8 @@ class VllmLaunching:
         else:
             argv = [recipe.python, "-m", "vllm.entrypoints.openai.api_server"]
         flags = ["--model", recipe.target, _CONFIG, json.dumps({**theirs, **settings}), *_sizes(recipe, port)]
+        trust, trusted = trust_words(recipe)
+        flags += trust
         if _PER_REQUEST in recipe.known.names and _PER_REQUEST not in extra:
             flags += [_PER_REQUEST, "summary"]
         return EngineCommand(
@@ -73,7 +76,7 @@ class VllmLaunching:
             environment=environment,
             url=url_of(options, port),
             counting=recipe.draft.counting,
-            notes=(*_notes(recipe, theirs), *notes),
+            notes=(*_notes(recipe, theirs), *notes, *trusted),
             findings=(*findings, *recipe.known.findings(flags, extra)),
         )
 
