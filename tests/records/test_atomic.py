@@ -246,3 +246,14 @@ def test_what_is_written_is_synced_before_its_rename_and_the_rename_after(tmp_pa
     assert ("x", False) in synced
     assert ("deep", False) in synced
     assert synced[-1] == (tmp_path.name, True)
+
+
+def test_what_a_run_in_another_container_writes_is_left_alone(tmp_path: Path):
+    """Its process number may be free here while the run lives."""
+    other, ours = tmp_path / ".f.999999999-1.abc.part", tmp_path / f".f.999999999-{atomic._pid_space()}.abc.part"
+    for leaving in (other, ours):
+        leaving.write_text("half")
+    atomic.write_text(tmp_path / "f", "whole")
+
+    assert other.exists()
+    assert not ours.exists()

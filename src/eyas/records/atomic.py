@@ -201,14 +201,22 @@ def _fsync_tree(folder: Path) -> None:
 
 
 def _prefix(path: Path) -> str:
-    return f".{path.name}.{os.getpid()}."
+    return f".{path.name}.{os.getpid()}-{_pid_space()}."
+
+
+def _pid_space() -> str:
+    """Where a process number means what it means here: a run in another container may live under a number of ours."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return ""
 
 
 def _mend_leavings(path: Path) -> None:
     """Remove what killed runs left beside `path`; a folder that one of them had moved away goes back first."""
     for leaving in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
-        pid = leaving.name.removeprefix(f".{path.name}.").split(".")[0]
-        if not pid.isdigit() or Path(f"/proc/{pid}").exists():
+        pid, _, space = leaving.name.removeprefix(f".{path.name}.").split(".")[0].partition("-")
+        if not pid.isdigit() or space not in ("", _pid_space()) or Path(f"/proc/{pid}").exists():
             continue
         if leaving.is_dir():
             if (leaving / "old").exists() and leaving.name.endswith(".old.part") and not os.path.lexists(path):

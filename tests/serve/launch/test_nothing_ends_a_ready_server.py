@@ -20,6 +20,7 @@ from eyas.serve.supervise.crash import CrashReader
 from eyas.serve.supervise.journal import Journal, Timeline
 from eyas.serve.supervise.liveness import AcceptanceWatch
 from eyas.serve.supervise.phase_times import PhaseTimes
+from eyas.serve.supervise.shown import ProgressTeller
 from eyas.serve.supervise.stall import StallWatch
 from eyas.serve.supervise.state_rules import StateRules
 from eyas.serve.supervise.supervisor import Supervisor
@@ -33,13 +34,14 @@ SEAMS: tuple[tuple[type, str], ...] = (
     *((CrashReader, name) for name in ("feed", "cause", "_root")),
     *((StateRules, name) for name in ("note_moves", "decide", "activity", "budget_s", "last_words", "unmoved")),
     *((AcceptanceWatch, name) for name in ("feed", "proof")),
+    (ProgressTeller, "due"),
     *((PhaseTimes, name) for name in ("phase_eta_s", "ready_eta_s", "keep")),
     *((StallWatch, name) for name in ("suspect", "calm")),
     *((RunFolder, name) for name in ("append_event", "write_document", "write_stacks")),
     *((Timeline, name) for name in ("add", "as_document")),
     *((Journal, name) for name in ("tell", "warn", "withdraw", "write_snapshot", "write")),
     *((Supervisor, name) for name in ("_take_lines", "_take_line", "_confirmed", "_snapshot", "_announce", "_cause")),
-    *((Supervisor, name) for name in ("phase_rows", "prove", "_note_http", "_phase_view", "_tell_progress")),
+    *((Supervisor, name) for name in ("phase_rows", "prove", "_note_http", "_phase_view")),
     *((PlainView, name) for name in ("show", "event")),
     *((RunningServer, name) for name in ("_ask", "_advance_verdict")),
 )

@@ -73,7 +73,7 @@ def watch(
     api_key = os.environ.get("EYAS_API_KEY")
     require_sendable(api_key, "EYAS_API_KEY")
     found = subject_module.parse(subject, url=config.url, log=config.log)
-    with Interrupts(at_once=True) as interrupts:
+    with Interrupts(grace_s=1.0) as interrupts:
         last, exit_code, folder = watch_server(
             found,
             config,

@@ -1,1 +1,1 @@
-"""What is known of a server at one moment, and the folder that it is written down in. No judgement."""
+"""What is known of a server at one moment (`Observation`, `Snapshot`), and the folder of a run (`RunFolder`)."""

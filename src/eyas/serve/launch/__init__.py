@@ -1,1 +1,1 @@
-"""Starting an engine: the plan, the command, the process, its end."""
+"""Starting an engine: the plan (`plan_launch`), the run (`launch`), its end (`stop`)."""

@@ -93,21 +93,25 @@ def stop(
 class Interrupts:
     """Counts Ctrl-C, SIGTERM and SIGHUP instead of dying of them: the first asks the server to end, the second kills.
 
-    Use as a context manager in the main thread; the handlers that were there before come back. With `at_once` every
-    signal raises KeyboardInterrupt, for a watch that owns nothing and may be in the middle of a long look.
+    Use as a context manager in the main thread; the handlers that were there before come back. With `grace_s`
+    KeyboardInterrupt is raised where a signal was not heeded for so long: for a watch in the middle of a long look.
     """
 
     count: int = 0
-    at_once: bool = False
+    grace_s: float | None = None
     _before: dict[int, Any] = field(default_factory=dict)
 
     def __enter__(self) -> "Interrupts":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP, and so do we then
                 self._before[number] = signal.signal(number, self._take)
+        if self.grace_s is not None:
+            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._break_off)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.grace_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -121,8 +125,11 @@ class Interrupts:
 
     def _take(self, _number: int, _frame: FrameType | None) -> None:
         self.count += 1
-        if self.at_once:
-            raise KeyboardInterrupt
+        if self.grace_s is not None:
+            signal.setitimer(signal.ITIMER_REAL, self.grace_s)
+
+    def _break_off(self, _number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
 
 
 def _used_bytes(gpus: GpuCounters, process: EngineProcess) -> int | None:

@@ -1,1 +1,1 @@
-"""What a log says: lines followed, phases, known failures, tracebacks."""
+"""What a log says: lines (`LogTail`, `LineSplitter`), the engines' tables, phases (`PhaseTracker`), tracebacks."""

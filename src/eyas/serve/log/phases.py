@@ -13,6 +13,7 @@ from eyas.serve.facts.evidence import Bar, LogLine
 from eyas.serve.facts.state import ModelRole, Progress
 from eyas.serve.log.tables import LogTable, Marker, ProgressRule
 
+DONE = ": done, continuing"
 _MAX_REPEATS = 50  # a line of the same form oftener than this in one phase is a heartbeat, not progress
 _VALUES_CHARACTERS = 2000
 _MAX_FORMS, _FORM_CHARACTERS = 5000, 300
@@ -131,6 +132,16 @@ class PhaseTracker:
             return self.current
         return self._begin("warm-up", None, "", at)
 
+    @property
+    def milestones(self) -> dict[str, float]:
+        """What a log tells of beyond phases, as sentences, with the time of each."""
+        told = {
+            "the log says that it is ready": self.ready_at,
+            "the log says that it was asked to end": self.draining_at,
+            "the log says that it dies": self.dying_at,
+        }
+        return {words: at for words, at in told.items() if at is not None}
+
     def ranks_after(self, phase: str) -> tuple[str, ...]:
         """The ranks that printed an end of that phase."""
         ends = {marker.id for marker in self.table.markers if marker.event == "end" and marker.phase == phase}
@@ -143,7 +154,7 @@ class PhaseTracker:
             title += f" of the {run.role}"
         if run.detail:
             title += f" ({run.detail})"
-        return title + (": done, continuing" if run.ended_at is not None else "")
+        return title + (DONE if run.ended_at is not None else "")
 
     # ------------------------------------------------------------------ markers
 

@@ -207,7 +207,9 @@ def all_lives() -> tuple[Life, ...]:
 @cache
 def line_prefixes() -> tuple[Mapping[str, str], ...]:
     """What engines print before their messages, in the order in which it is tried."""
-    return tuple(row for name in ENGINES for row in _table(engine_named(name).log.folder, "markers.toml")["prefix"])
+    return tuple(
+        row for name in ENGINES for row in _table(engine_named(name).log.folder, "markers.toml").get("prefix", ())
+    )
 
 
 def engine_of_line(message: str) -> str | None:
@@ -222,7 +224,7 @@ def _own_patterns() -> tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]:
     return tuple(
         (
             engine.name,
-            tuple(re.compile(row["pattern"]) for row in _table(engine.log.folder, "markers.toml")["marker"]),
+            tuple(re.compile(row["pattern"]) for row in _table(engine.log.folder, "markers.toml").get("marker", ())),
         )
         for engine in all_engines()
     )

@@ -1,1 +1,1 @@
-"""Looking at a server: processes, GPUs, port, endpoints, stacks. Starts and reads; judges nothing."""
+"""Looking at a server (`live_probes`) and starting its process (`start_process`): reads and starts, judges nothing."""

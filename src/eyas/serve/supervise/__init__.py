@@ -1,1 +1,1 @@
-"""From evidence to a state, again and again: what the server is doing, since when, and what comes next."""
+"""From evidence to a state, again and again (`Supervisor`), what was written down (`Journal`), and views of it."""

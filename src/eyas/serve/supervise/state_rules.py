@@ -7,13 +7,13 @@ A phase has a budget without progress, not a time limit: a server that still mov
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from eyas.contract.engines.registry import ENGINES
 from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, Observation
 from eyas.serve.facts.state import Assessment, Engine, StateName
 from eyas.serve.log.phases import PhaseTracker
 from eyas.serve.log.tables import Life, PhaseRule, all_lives
 from eyas.serve.supervise.liveness import TokenProgress
 from eyas.serve.supervise.log_rules import LastWords, how_it_ends, log_assessment
+from eyas.serve.supervise.strangers import Strangers, is_other_program
 
 # Evidence of work by itself; a phase's `strong` adds to it. CPU and GPU load are weak: an NCCL spin has both.
 _STRONG = frozenset(
@@ -34,8 +34,6 @@ _STRONG = frozenset(
 _WEAK = frozenset({"cpu", "gpu-util"})
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
 _SILENT_PORT_S = 60.0  # SGLang answers /health after 20 s at the latest, vLLM at once
-_HOSTS = ("python", "pypy", "bash", "sh", "docker", "containerd", "tini", "srun", "ray", "torchrun", "mpirun", "uv")
-_NO_HTTP_S = 5.0  # a server that is just opening its port may drop a connection
 _NO_ENGINE = "no engine that eyas knows answers so; is the port right?"
 
 
@@ -75,8 +73,7 @@ class StateRules:
     _ranks: dict[int, str] = field(default_factory=dict)
     _frozen_since: float | None = None
     _sick_since: float | None = None
-    _odd_since: float | None = None
-    _silent_since: float | None = None
+    _strangers: Strangers = field(default_factory=Strangers)
     _tokens: TokenProgress = field(default_factory=TokenProgress)
     _no_tokens_s: float = 0.0
     _tokens_at: float = 0.0
@@ -315,15 +312,16 @@ class StateRules:
                 state=StateName.UNREACHABLE,
                 reason="nothing listens there; without a process or a log, starting and dead look the same",
             )
-        silent = self._silent_port(seen)
-        if silent is not None and seen.processes is None and not self.last_moves.get("log"):
-            return silent
-        if self._is_other_program(seen):
+        silent_s = self._strangers.silent_s(seen)
+        if silent_s >= _SILENT_PORT_S * self.patience.scale and seen.processes is None and "log" not in self.last_moves:
+            why = f"its port accepts connections, and /health has not answered for {silent_s:.0f} s"
+            return Assessment(state=StateName.STALLED, reason=why, suspects_stall=True)
+        if self.engine == "unknown" and not self.tracker.knows_a_line and is_other_program(seen):
             names = sorted({p.name for p in seen.processes or ()})[:4]
             reason = f"{', '.join(names)}: not an engine that eyas knows, and nothing of one in its processes"
             return Assessment(state=StateName.NO_ENGINE, reason=reason)
-        odd = self._odd_answer(seen)
-        if odd and is_url_only and self._is_foreign(seen):
+        odd = self._strangers.odd_answer(seen)
+        if odd and is_url_only and self._strangers.are_foreign(seen):
             return Assessment(state=StateName.NO_ENGINE, reason=f"{odd}: {_NO_ENGINE}")
         state = StateName.WARMING_UP if self.tracker.current.id == "warm-up" else StateName.STARTING
         quiet, budget = self.quiet_s(seen.at), self.budget_s(seen.at)
@@ -336,26 +334,6 @@ class StateRules:
             )
         return Assessment(state=state, reason=odd or self._latest_move(seen.at))
 
-    def _silent_port(self, seen: Observation) -> Assessment | None:
-        """It accepts connections and has not answered for longer than any start keeps /health waiting."""
-        health = self._health(seen)
-        is_silent = seen.port == "open" and (health is None or health.failure == "timeout")
-        self._silent_since = (self._silent_since or seen.at) if is_silent else None
-        silent_s = seen.at - self._silent_since if self._silent_since is not None else 0.0
-        if silent_s < _SILENT_PORT_S * self.patience.scale:
-            return None
-        why = f"its port accepts connections, and /health has not answered for {silent_s:.0f} s"
-        return Assessment(state=StateName.STALLED, reason=why, suspects_stall=True)
-
-    def _is_other_program(self, seen: Observation) -> bool:
-        """A process that was named and is not an engine's: not Python, no engine's title, no line, no answer."""
-        if not seen.processes or self.engine != "unknown" or self.tracker.knows_a_line or seen.endpoints:
-            return False
-        titles = [p.title.lower() for p in seen.processes]
-        engines = any(name.replace("-", "") in title.replace("-", "") for title in titles for name in ENGINES)
-        labelled = any(p.label not in ("", "main") for p in seen.processes)
-        return not engines and not labelled and not any(p.name.startswith(_HOSTS) for p in seen.processes)
-
     def _is_url_alone(self, seen: Observation) -> bool:
         """No process and no line of a log vouches for what answers there, not even for what answered before."""
         return seen.processes is None and not self.log_only and not self.tracker.knows_a_line
@@ -363,27 +341,6 @@ class StateRules:
     def _knows_url_only(self, seen: Observation) -> bool:
         """Neither a process nor a log has told anything of an engine."""
         return seen.processes is None and not self.log_only and not self.tracker.facts and len(self.tracker.runs) == 1
-
-    def _odd_answer(self, seen: Observation) -> str:
-        """Words for a /health that no starting engine gives: redirects, other codes, no HTTP at all; else ""."""
-        health = self._health(seen)
-        if health is None or seen.port != "open" or health.failure in ("refused", "timeout"):
-            self._odd_since = None
-            return ""
-        self._odd_since = seen.at if self._odd_since is None else self._odd_since
-        told = ", ".join(
-            f"{path} gives {f'HTTP {a.code}' if a.code else 'no HTTP'}" for path, a in seen.endpoints.items()
-        )
-        return f"a server listens there, but {told}"
-
-    def _is_foreign(self, seen: Observation) -> bool:
-        """No engine, nor a proxy before one, answers so: routes that are not there, redirects, no HTTP at all."""
-        codes = [answer.code for answer in seen.endpoints.values()]
-        if codes[0] in WITHOUT_HEALTH and len(codes) == 1:
-            return False  # its /v1/models has not answered yet
-        if codes[0] == 0:
-            return self._odd_since is not None and seen.at - self._odd_since >= _NO_HTTP_S
-        return all(200 <= code < 500 and code not in (401, 403, 408, 429) for code in codes)
 
     # ------------------------------------------------------------------ words
 

@@ -1,17 +1,16 @@
-"""The state machine over evidence: one `step` = observe, judge, remember; `run` repeats it until a wanted state.
+"""The state machine over evidence: one `step` observes, judges, remembers; `run` repeats it until a wanted state.
 
     folder  = RunFolder.create(runs, engine="sglang")
-    process = start_process(command, env, folder)                              # serve.engine_process
-    probes  = live_probes(Subject.of_process(process, url=url), engine="sglang", version=version)   # serve.probes
+    process = start_process(command, env, folder)
+    probes  = live_probes(Subject.of_process(process, url=url), engine="sglang", version=version)
     watcher = Supervisor(engine="sglang", version=version, probes=probes, stacks=LiveStackTaker(), folder=folder, ...)
     snapshot = watcher.run(until={StateName.READY}, on_snapshot=view.show, on_event=...)
-    watcher.prove(Proof(ok=..., text=...))                                     # first-minute verdict: ready -> proven
-    outcome = stop(process, ...)                                               # serve.stop
+    watcher.prove(Proof(ok=..., text=...))  # the first-minute verdict: ready -> proven
 
 Nothing here sends a signal, starts a process or prints. Clock, probes and stacks are arguments: tests run in fake time.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,38 +18,34 @@ from typing import Any
 from eyas.contract.engines.registry import ENGINES
 from eyas.serve.facts.clock import Clock, SystemClock
 from eyas.serve.facts.containment import Containment
-from eyas.serve.facts.evidence import GpuFacts, LogLine, Observation, Probes, ProcessFacts, moved_between
+from eyas.serve.facts.evidence import LogLine, Observation, Probes, moved_between
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import (
     Assessment,
     Cause,
     Engine,
     Event,
-    GpuView,
     PhaseRow,
     PhaseView,
     Proof,
-    RankView,
     Snapshot,
     StateName,
 )
-from eyas.serve.log.phases import PhaseTracker
+from eyas.serve.log.phases import DONE, PhaseTracker
 from eyas.serve.log.tables import engine_of_line, table_for
 from eyas.serve.look.stacks import StackTaker
 from eyas.serve.supervise.crash import CrashReader
 from eyas.serve.supervise.journal import Journal
 from eyas.serve.supervise.liveness import AcceptanceWatch, logged_proof
 from eyas.serve.supervise.phase_times import PhaseMemory, PhaseTimes, StartKey
+from eyas.serve.supervise.shown import ProgressTeller, gpu_views, phase_rows, phase_view, rank_view
 from eyas.serve.supervise.stall import StallContext, StallWatch
 from eyas.serve.supervise.state_rules import Patience, StateRules
-from eyas.talk import seconds
 
-_PROGRESS_EVENT_S = 5.0
 _NAP_S = 1.0
 _RANK_NOT_LOADED = "rank-not-loaded"
 _EARLY_LINES = 500
 _LONGEST_SILENT_LAUNCH_S = 600.0
-_DONE = ": done, continuing"
 _NO_PROOF = "speculation does not work"
 
 
@@ -90,8 +85,7 @@ class Supervisor:
     _seen: Observation | None = None
     _proof: Proof | None = None
     _last_line: str = ""
-    _last_progress_event: float = 0.0
-    _last_progress: str = ""
+    _progress: ProgressTeller = field(default_factory=ProgressTeller)
     _is_past: bool = False
     _is_unknown: bool = False
     _early: list[LogLine] = field(default_factory=list)
@@ -217,17 +211,7 @@ class Supervisor:
 
     def phase_rows(self) -> tuple[PhaseRow, ...]:
         """The start-up so far for a live view: title, seconds, progress."""
-        ends = [run.began_at for run in self._tracker.runs[1:]] + [self._told_at(self.clock.now())]
-        return tuple(
-            PhaseRow(
-                title=self._tracker.title_of(run).removesuffix(_DONE),
-                duration_s=end - run.began_at,
-                share=run.progress.share if run.progress is not None else None,
-                is_current=run is self._tracker.current,
-                typical_s=self._times.typical.get(run.key),
-            )
-            for run, end in zip(self._tracker.runs, ends, strict=True)
-        )
+        return phase_rows(self._tracker, self._times, self._told_at(self.clock.now()))
 
     def began_before(self, at: float) -> None:
         """The process began at unix time `at`, before its first line (launch.json says so); ignored if impossible."""
@@ -260,7 +244,8 @@ class Supervisor:
         at = self._told_at(seen.at)
         moved = self._tracker.feed_pending(seen.pending_bar, at)
         self._rules.note_moves(dict.fromkeys(moved, "progress bar"), at)
-        self._tell_progress(at)
+        if told := self._progress.due(self._tracker, at):
+            self.journal.tell("progress", *told, at=at)
         for note in seen.missing:
             self.journal.warn(note, at=at)
 
@@ -294,7 +279,7 @@ class Supervisor:
             self._contained.run("reading a line of the log", partial(self._take_line, line), None)
 
     def _take_line(self, line: LogLine) -> None:
-        before = self._milestones()
+        before = self._tracker.milestones
         meaning = self._tracker.feed(line)
         if meaning.restarted:
             self._crash = CrashReader(self._tracker.table)
@@ -310,19 +295,10 @@ class Supervisor:
             self.journal.warn(meaning.says, at=line.at)
         if self.log_only and not meaning.restarted:
             # A whole log is read in one look: what lay between its beginning and its end is told as it went by.
-            for words, at in self._milestones().items():
+            for words, at in self._tracker.milestones.items():
                 if words not in before:
                     self.journal.tell("note", words, {"line": line.number}, at=at)
         self._rules.last_line_at = line.at
-
-    def _milestones(self) -> dict[str, float]:
-        tracker = self._tracker
-        told = {
-            "the log says that it is ready": tracker.ready_at,
-            "the log says that it was asked to end": tracker.draining_at,
-            "the log says that it dies": tracker.dying_at,
-        }
-        return {words: at for words, at in told.items() if at is not None}
 
     def _note_http(self, verdict: Assessment, seen: Observation) -> None:
         """An endpoint can show a phase that no log told."""
@@ -388,8 +364,8 @@ class Supervisor:
             cause=self._cause(seen) if state is StateName.CRASHED or self._has_told_cause() else None,
             stall=stall,
             proof=proof or logged,
-            ranks=tuple(map(_rank_view, seen.processes or ())),
-            gpus=_gpu_views(seen.gpus or ()),
+            ranks=tuple(map(rank_view, seen.processes or ())),
+            gpus=gpu_views(seen.gpus or ()),
             endpoints={path: str(answer) for path, answer in seen.endpoints.items()},
             warnings=tuple(dict.fromkeys([*self.journal.warnings.values(), *self._acceptance.warnings])),
             last_line=self._last_line,
@@ -401,29 +377,17 @@ class Supervisor:
 
     def _cause(self, seen: Observation) -> Cause:
         title = self._tracker.title_of(self._tracker.current)
-        phase = f"after {title.removesuffix(_DONE)}" if title.endswith(_DONE) else f"while {title}"
+        phase = f"after {title.removesuffix(DONE)}" if title.endswith(DONE) else f"while {title}"
         cause = self._crash.cause(
             seen.exit, phase=phase, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
         )
-        loaded = self._tracker.ranks_after("weights")
-        if cause.diagnostic.code == _RANK_NOT_LOADED and loaded:
+        if cause.diagnostic.code == _RANK_NOT_LOADED and (loaded := self._tracker.ranks_after("weights")):
             why = f"{cause.diagnostic.why}; finished, by this log: {', '.join(loaded)}"
             return replace(cause, diagnostic=replace(cause.diagnostic, why=why))
         return cause
 
     def _phase_view(self, now: float) -> PhaseView:
-        run, at = self._tracker.current, self._told_at(now)
-        activity = self._rules.activity(now)
-        return PhaseView(
-            id=run.id,
-            title=self._tracker.title_of(run) + (f"; {activity}" if activity else ""),
-            role=run.role,
-            progress=run.progress,
-            elapsed_s=at - run.began_at,
-            eta_s=self._times.phase_eta_s(run, at),
-            quiet_s=self._rules.quiet_s(at),
-            budget_s=self._rules.budget_s(now),
-        )
+        return phase_view(self._tracker, self._rules, self._times, at=self._told_at(now), now=now)
 
     def _announce(self, snapshot: Snapshot) -> None:
         before = self._last.state if self._last is not None else None
@@ -435,32 +399,3 @@ class Supervisor:
             self._times.keep(self._tracker.runs)
         if changed or snapshot.state.is_final:
             self.journal.write_snapshot(snapshot, self.journal.timeline.as_document(self._tracker.runs, snapshot))
-
-    def _tell_progress(self, now: float) -> None:
-        run = self._tracker.current
-        if run.progress is None or run.ended_at is not None or now - self._last_progress_event < _PROGRESS_EVENT_S:
-            return
-        self._last_progress_event = now
-        progress = run.progress
-        total = "?" if progress.total is None else f"{progress.total:g}"
-        text = f"{self._tracker.title_of(run)}: {progress.done:g}/{total} {progress.unit}".rstrip()
-        if text == self._last_progress:
-            text += f", {seconds(now - run.began_at)} in this phase"
-        else:
-            self._last_progress = text
-        data = {"done": progress.done, "total": progress.total, "phase": run.key}
-        self.journal.tell("progress", text, data, at=now)
-
-
-def _rank_view(process: ProcessFacts) -> RankView:
-    label = process.label or process.name
-    return RankView(label=label, pid=process.pid, status=process.status, rss_bytes=process.rss_bytes)
-
-
-def _gpu_views(gpus: Sequence[GpuFacts]) -> tuple[GpuView, ...]:
-    """The server's GPUs (all, where it is not known which are its own)."""
-    shown = [g for g in gpus if g.is_mine] or gpus
-    return tuple(
-        GpuView(index=g.index, utilisation=g.utilisation, used_bytes=g.used_bytes, total_bytes=g.total_bytes)
-        for g in shown
-    )

@@ -1,1 +1,1 @@
-"""The first minute: does the server speculate, and are its answers the target's own?"""
+"""The first minute (`first_minute`): does the server speculate, and are its answers the target's own?"""
