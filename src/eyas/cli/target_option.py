@@ -1,6 +1,7 @@
 """`--target`, the same in every command: from its value and the environment to a folder."""
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,7 @@ from cyclopts import Parameter
 
 from eyas.talk import Talk
 
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TargetName = Annotated[
     str,
     Parameter(name="--target", help="A Hugging Face folder, a hub id (owner/name), or the alias smollm2-135m."),
@@ -35,6 +37,15 @@ def target_headers(name: str, talk: Talk, *, ask_hub: bool = True) -> Path | Non
     from eyas.models.target_folder import resolve_target_headers
 
     return resolve_target_headers(name, cache=cache_folder(), talk=talk, wheel=_wheel(), ask_hub=ask_hub)
+
+
+def draft_path(draft: Path, talk: Talk) -> Path:
+    """DRAFT as a path: itself, or the snapshot of a hub id (owner/name), fetched whole where it is not cached."""
+    if os.path.exists(draft) or not _HUB_ID.fullmatch(str(draft)):
+        return draft
+    from eyas.models.target_folder.hub_snapshot import hub_snapshot
+
+    return hub_snapshot(str(draft), talk)
 
 
 def _wheel() -> Path | None:

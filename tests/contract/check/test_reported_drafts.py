@@ -16,7 +16,9 @@ from eyas.contract.check.check import CheckReport, check
 from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
 from eyas.contract.files.int_map import int_map_of_values
+from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.diagnostic import Diagnostic, Edit
+from eyas.models.target_folder import hub_snapshot
 
 REPORTS = Path(__file__).resolve().parents[4] / "shared" / "cases" / "reports"
 ENGINES = ("sglang==0.5.23", "vllm==0.33.0")
@@ -204,3 +206,25 @@ def test_every_edit_that_is_advised_cures_its_finding():
                 assert finding.code not in {f.code for f in bad(checked(cured))}, (row, str(edit))
                 tried += 1
     assert tried > 10
+
+
+def test_the_bare_header_of_a_safetensors_file_is_read_like_a_dump(tmp_path: Path):
+    folder = damage_matrix.write(healthy(), tmp_path / "draft")
+    with open(folder / "model.safetensors", "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    (folder / "header.json").write_text(json.dumps(header))
+
+    report = check(read_checkpoint(folder / "header.json"), TARGET, [parse_engine(label) for label in ENGINES])
+
+    assert bad(report) == []
+    assert {ledger.verdict for ledger in report.ledgers.values()} == {"ok"}
+
+
+def test_a_hub_id_is_fetched_as_a_draft(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = damage_matrix.write(healthy(), tmp_path / "draft")
+    asked: list[str] = []
+    monkeypatch.setattr(hub_snapshot, "hub_snapshot", lambda name, _: asked.append(name) or folder)
+
+    assert main(["check", "someone/a-draft"]) == 0
+    assert main(["check", str(tmp_path / "not" / "there")]) == 2
+    assert asked == ["someone/a-draft"]

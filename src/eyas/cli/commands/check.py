@@ -45,7 +45,8 @@ def check(
     Parameters
     ----------
     draft
-        The draft's folder, its weight file, or a header dump (`eyas header`).
+        The draft's folder, its weight file, a header dump (`eyas header`), the JSON header of a safetensors file, or a
+        hub id (owner/name: fetched where it is not cached).
     target
         A Hugging Face folder, its config.json alone, a header dump, a hub id (owner/name: only config and tokenizer
         files are fetched, weights are read if they are cached) or smollm2-135m. Without it, depth, hooks and
@@ -72,6 +73,7 @@ def check(
         A probe pack (`eyas eval --write-probe`): also print the accept length as trained, and the one that each engine
         will serve, by replaying the draft as that engine runs it. Needs the draft's weights and torch, no target.
     """
+    from eyas.cli.target_option import draft_path
     from eyas.contract.check.check import CheckOptions
     from eyas.contract.check.check import check as run_check
     from eyas.contract.engines.registry import parse_engine
@@ -83,7 +85,7 @@ def check(
         talk.note(f"--runner {runner}: no effect; it chooses for a vLLM on a GPU, named with --for")
     options = CheckOptions(algorithm=algorithm, num_draft_tokens=num_draft_tokens, deep=deep)
     read_target = _target(target, talk, deep=deep)
-    report = run_check(read_checkpoint(draft), read_target, engines, options)
+    report = run_check(read_checkpoint(draft_path(draft, talk)), read_target, engines, options)
     worst = report.worst()
     failed = worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on)
     # a damaged draft is never good, however mild the damage

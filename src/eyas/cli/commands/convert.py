@@ -47,7 +47,8 @@ def convert(
     Parameters
     ----------
     draft
-        The draft's folder, or its weight file with config.json beside it.
+        The draft's folder, its weight file with config.json beside it, a hub id (owner/name), or with --dry-run a
+        header dump.
     out
         Folder to write. Not needed with --dry-run and for llama.cpp.
     to
@@ -71,6 +72,7 @@ def convert(
     replace
         Swap out a folder that is there already, if eyas wrote it or it is empty.
     """
+    from eyas.cli.target_option import draft_path
     from eyas.contract.dialects.llama_cpp import NAMES
     from eyas.contract.dialects.registry import dialect_named
     from eyas.contract.files.read_checkpoint import read_checkpoint
@@ -81,6 +83,7 @@ def convert(
     is_llama_cpp = to.lower() in NAMES
     dialect = None if is_llama_cpp else dialect_named(to)
     target_spec = _target(target, talk)
+    draft = draft_path(draft, talk)
     reading = read_draft(read_checkpoint(draft), target_spec, [parse_rename(text) for text in rename])
     if dialect is None:
         given = {"--allow": allow, "--fix": fix, "--dry-run": dry_run, "--replace": replace}

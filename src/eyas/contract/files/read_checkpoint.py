@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from eyas.contract.files.checkpoint import Checkpoint, IntMap, TensorInfo
 from eyas.contract.files.header_dump import SCHEMA, checkpoint_of_dump
@@ -43,7 +43,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Args:
         path: a folder (sharded or single, safetensors or .bin; or with a config.json only), one .safetensors or .bin
-            file (config.json beside it is read), a config.json, or a header dump of `eyas header`.
+            file (config.json beside it is read), a config.json, a header dump of `eyas header`, or the bare JSON
+            header of a safetensors file.
 
     Raises:
         CheckpointNotFound, CheckpointEmpty: nothing readable there.
@@ -82,6 +83,8 @@ def _read_json_file(path: Path) -> Checkpoint:
     document = read_json_object(path)
     if str(document.get("schema", "")).startswith("eyas."):
         return checkpoint_of_dump(document, str(path))
+    if _is_raw_header(document):
+        return _of_raw_header(document, path)
     if document.get("schema") is not None or not document:
         raise CheckpointEmpty(
             f"{path.name} is neither a config.json nor a header dump",
@@ -99,6 +102,20 @@ def _read_json_file(path: Path) -> Checkpoint:
         extra=side.extra,
         hashes=side.hashes,
     )
+
+
+def _is_raw_header(document: Mapping[str, Any]) -> bool:
+    entries = [value for name, value in document.items() if name != "__metadata__"]
+    return bool(entries) and all(isinstance(e, Mapping) and {"dtype", "shape"} <= e.keys() for e in entries)
+
+
+def _of_raw_header(document: Mapping[str, Any], path: Path) -> Checkpoint:
+    """The JSON header of a safetensors file, saved alone (as a hub's page shows it); config.json may lie beside it."""
+    names = [name for name in document if name != "__metadata__"]
+    tensors = {n: {"dtype": document[n]["dtype"], "shape": document[n]["shape"], "file": None} for n in names}
+    config = path.with_name("config.json")
+    found = read_json_object(config) if config.is_file() else {}
+    return checkpoint_of_dump({"schema": SCHEMA, "config": found, "tensors": tensors}, str(path))
 
 
 def _read(

@@ -3,7 +3,7 @@
 from eyas.contract.files.checkpoint import IntMap
 from eyas.contract.files.int_map import is_absolute
 from eyas.contract.spec.draft_spec import HEAD_ROWS, DraftReading, DraftSpec
-from eyas.diagnostic import Convert, Diagnostic, Edit, Remedies, finding
+from eyas.diagnostic import Convert, Diagnostic, Edit, Remedies, Severity, finding
 
 _REBUILD = "build d2t again from the ids that the head's rows stand for"
 
@@ -14,8 +14,11 @@ def map_findings(reading: DraftReading) -> list[Diagnostic]:
     d2t, t2d = reading.int_maps.get("d2t"), reading.int_maps.get("t2d")
     findings = _head(spec, where)
     if "d2t" in spec.tensors and d2t is None:
-        why = "its bytes do not lie in one run (a strided view)"
-        findings.append(finding("d2t-unreadable", "error", "d2t could not be read", where, why, "save it contiguous"))
+        is_bare = reading.checkpoint.kind == "dump" and not reading.checkpoint.int_maps
+        why = "it holds names and shapes only" if is_bare else "its bytes do not lie in one run (a strided view)"
+        do = () if is_bare else "save it contiguous"
+        weight: Severity = "note" if is_bare else "error"
+        findings.append(finding("d2t-unreadable", weight, "d2t could not be read", where, why, do))
     if spec.has_vocab_map and "d2t" not in spec.tensors:
         findings.append(_no_d2t(spec, t2d, where))
     if d2t is not None:
