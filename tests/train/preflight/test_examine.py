@@ -159,4 +159,4 @@ def test_the_time_of_a_run_is_measured_on_a_step_that_changes_nothing(inputs, tm
 def test_a_small_model_elsewhere_is_bound_by_its_steps_not_by_its_arithmetic(inputs, tmp_path: Path):
     request = TrainRequest(target=inputs[0], rows=inputs[1], out=tmp_path / "d", device="cpu")
     plan = plan_train(request, replace(CONFIG, steps=1000), Silent(), device_type="cuda")
-    assert say_time_elsewhere(plan, CONFIG, Silent()) == pytest.approx(dict.fromkeys(("H200", "A100", "L40S"), 46.0))
+    assert say_time_elsewhere(plan, CONFIG, Silent()) == pytest.approx(dict.fromkeys(("H200", "A100", "L40S"), 9.0))

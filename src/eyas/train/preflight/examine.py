@@ -89,7 +89,7 @@ def _largest(batches: Sequence[Batch]) -> list[Batch]:
 _MASK_ROWS = 1000
 _USUAL_MFU = 0.35
 _MEASURED_FROM = 50  # steps: a few more are then a small part of the run
-_LEAST_STEP_S = 0.046  # of a micro-batch, which the host launches: SmolLM2 on an H200, benchmarks/train_h200_202611.md
+_LEAST_STEP_S = 0.009  # of a micro-batch: SmolLM2 on an H200, benchmarks/train_step_h200_202611.md
 
 
 class DiskTooSmall(EyasError):
