@@ -112,6 +112,8 @@ def train_on(
                 exit_codes = _follow(processes, is_asked, stop)
         finally:
             _end(processes)
+            processes.clear()
+            del stop  # an error below keeps this frame, and a semaphore kept at exit is told as leaked
         ends = [_read(file) for file in said]
     _raise_cause(ends, exit_codes)
     return Trained(plan=plan, out=request.out, **ends[0])
