@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.bench.arm import BenchPrompt
 from eyas.bench.batches import (
-    BatchBenchSettings,
     BatchJudge,
     Turn,
     arm_figures,
@@ -18,7 +16,7 @@ from eyas.bench.batches import (
     where_it_pays,
 )
 from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
-from eyas.bench.identity import TextsDiffer
+from eyas.bench.measure import BenchPrompt, TextsDiffer
 from eyas.cli.app import main
 from eyas.engine.batches.batch_plan import BatchMemoryTooSmall
 from eyas.engine.batches.generator import Completion
@@ -30,7 +28,7 @@ from eyas.talk import Silent
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
 
-VOCAB, BOUNDARIES = 9, (1, 2, 4)
+VOCAB, BOUNDARIES, STOP_IDS = 9, (1, 2, 4), frozenset({7})
 PROMPTS = [BenchPrompt(id=str(n), set="chat", prompt_ids=(n, 3, 5 + n % 3)) for n in range(5)]
 
 
@@ -55,27 +53,19 @@ def pair() -> BatchPair:
     model = tiny_target("llama", vocab_size=VOCAB)
     sizes = {"target_hidden_size": 32, "vocab_size": VOCAB, "draft_vocab_size": 7, "aux_boundaries": BOUNDARIES}
     weights = fuse_llama(model.config.to_dict(), model.state_dict().get)
-    return BatchPair(weights=weights, draft=tiny_draft(**sizes).eval(), aux_boundaries=BOUNDARIES)
+    return BatchPair(weights=weights, draft=tiny_draft(**sizes).eval(), aux_boundaries=BOUNDARIES, stop_ids=STOP_IDS)
 
 
-def settings(**changed: object) -> BatchBenchSettings:
-    usual = {
-        "batches": (1, 4),
-        "depths": (1, 3),
-        "num_repeats": 2,
-        "max_new_tokens": 12,
-        "stop_ids": frozenset({7}),
-        "budget_bytes": 1 << 24,
-        "captures": False,
-    }
-    return BatchBenchSettings(**{**usual, **changed})  # type: ignore[arg-type]
+def config(**changed: object) -> BenchConfig:
+    usual = {"batch": "1,4", "num_draft_tokens": "1,3", "repeats": 2, "max_new_tokens": 12, "max_cache_mib": 16}
+    return BenchConfig(**{**usual, **changed})  # type: ignore[arg-type]
 
 
 def measured(
     oracle: Exact, clock: Callable[[], float] | None = None, **changed: object
 ) -> tuple[list[BatchFigures], BatchJudge]:
     judge, more = BatchJudge(oracle, 1e-4), {} if clock is None else {"clock": clock}
-    figures, _ = run_batches(pair(), PROMPTS, settings(**changed), judge, talk=Silent(), **more)
+    figures, _ = run_batches(pair(), PROMPTS, config(**changed), judge, captures=False, talk=Silent(), **more)
     return figures, judge
 
 
@@ -175,8 +165,8 @@ def test_all_batches_are_planned_before_the_first_one_runs():
         raise AssertionError("nothing may run")
 
     with pytest.raises(BatchMemoryTooSmall, match="4 sequences of 64 tokens need"):
-        measured(Exact(), clock=never, batches=(1, 4), budget_bytes=200_000)
-    measured(Exact(), batches=(1,), budget_bytes=200_000)
+        measured(Exact(), clock=never, batch="1,64", max_cache_mib=1)
+    measured(Exact(), batch="1", max_cache_mib=1)
 
 
 def write_pair(folder: Path, kind: str = "llama") -> list[str]:

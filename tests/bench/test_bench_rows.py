@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from eyas.bench.arm import BenchPrompt
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.bench_engine import bench_engine, rounds_for, say_beyond_context
+from eyas.bench.measure import BenchPrompt
 from eyas.contract.files.read_checkpoint import CheckpointNotFound
 from eyas.replay.replay import RowOutsideVocabulary
 from eyas.talk import Silent

@@ -7,13 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from eyas.bench.arm import Answer, BenchPrompt
+from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
 from eyas.bench.compare import PartTimes, compare, impossible, verdict
 from eyas.bench.engine_arm import EngineArm, EngineOracle, TreePartTimes
-from eyas.bench.identity import MAX_LOGIT_GAP, TextsDiffer, judge
-from eyas.bench.measure import Measurements, measure
-from eyas.bench.run_bench import BenchSettings, Subject, parting, run_bench
-from eyas.decode.tree_shape import TreeShape
+from eyas.bench.measure import MAX_LOGIT_GAP, Answer, BenchPrompt, Measurements, TextsDiffer, judge, measure
+from eyas.bench.run_bench import Subject, parting, run_bench
 from eyas.engine.captured.open_captured import open_path
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
@@ -50,7 +48,7 @@ class Clock:
 
 def test_the_record_says_what_was_run_and_that_texts_are_the_same():
     engine = Engine(StubTarget(), moody_draft(), clock=Clock())
-    settings = BenchSettings(depths=(1, 3), num_repeats=2, max_new_tokens=12)
+    settings = BenchConfig(num_draft_tokens="1,3", repeats=2, max_new_tokens=12)
 
     record = run_bench(engine, PROMPTS, settings, SUBJECT, pieces=lambda ids: [str(i) for i in ids], talk=Silent())
 
@@ -74,11 +72,11 @@ def test_the_verdict_names_the_best_arm_and_tells_one_kind_of_text_once():
     engine = Engine(StubTarget(), moody_draft(), clock=Clock())
     chat = [prompt for prompt in PROMPTS if prompt.set == "chat"]
 
-    def verdict_of(depths: tuple[int, ...], prompts: Sequence[BenchPrompt]) -> str:
-        settings = BenchSettings(depths=depths, num_repeats=1, max_new_tokens=12)
+    def verdict_of(depths: str, prompts: Sequence[BenchPrompt]) -> str:
+        settings = BenchConfig(num_draft_tokens=depths, repeats=1, max_new_tokens=12)
         return run_bench(engine, prompts, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent()).verdict
 
-    alone, several = verdict_of((3,), chat), verdict_of((1, 3), PROMPTS)
+    alone, several = verdict_of("3", chat), verdict_of("1,3", PROMPTS)
 
     assert alone.startswith("K = 3. chat: ")
     assert ". all: " not in alone
@@ -88,7 +86,7 @@ def test_the_verdict_names_the_best_arm_and_tells_one_kind_of_text_once():
 
 def test_accept_lengths_are_the_engines_own_counts():
     engine = Engine(StubTarget(), right_draft(), clock=Clock())
-    settings = BenchSettings(depths=(3,), num_repeats=1, max_new_tokens=13)
+    settings = BenchConfig(num_draft_tokens="3", repeats=1, max_new_tokens=13)
 
     record = run_bench(engine, PROMPTS, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent())
 
@@ -98,8 +96,7 @@ def test_accept_lengths_are_the_engines_own_counts():
 
 def test_trees_are_arms_of_their_own_with_parts_of_their_own():
     engine = Engine(StubTreeTarget(), StubTreeDraft(next_offer), clock=Clock())
-    trees = (TreeShape.parse("2x2x4"), TreeShape.parse("3x3x9"))
-    settings = BenchSettings(depths=(2,), trees=trees, num_repeats=2, max_new_tokens=12)
+    settings = BenchConfig(num_draft_tokens="2", tree="2x2x4,3x3x9", repeats=2, max_new_tokens=12)
 
     record = run_bench(engine, PROMPTS, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent())
 
@@ -123,7 +120,7 @@ def test_the_ceiling_of_a_tree_counts_all_passes_of_its_draft():
 
 def test_an_adaptive_arm_is_compared_as_the_others_and_says_how_deep_its_rounds_were():
     engine = Engine(StubTarget(), moody_draft(), clock=Clock())
-    settings = BenchSettings(depths=(2,), adaptive_most=2, num_repeats=2, max_new_tokens=30)
+    settings = BenchConfig(num_draft_tokens="2,auto", auto_most=2, repeats=2, max_new_tokens=30)
 
     record = run_bench(engine, PROMPTS, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent())
 
@@ -145,7 +142,7 @@ def test_all_arms_of_captured_rounds_are_measured_and_their_parts_timed():
     fast = open_path(weights, draft, BOUNDARIES, "uncaptured", Silent())
     engine = Engine(LlamaTarget(weights), ReferenceDraft(draft, BOUNDARIES), fast=fast)
     prompts = [BenchPrompt(id="a", set="chat", prompt_ids=(1, 2)), BenchPrompt(id="b", set="chat", prompt_ids=(3, 4))]
-    settings = BenchSettings(depths=(2,), adaptive_most=2, num_repeats=1, max_new_tokens=20)
+    settings = BenchConfig(num_draft_tokens="2,auto", auto_most=2, repeats=1, max_new_tokens=20)
 
     record = run_bench(engine, prompts, settings, SUBJECT, pieces=lambda ids: [""] * len(ids), talk=Silent())
 
@@ -304,7 +301,12 @@ def test_plain_and_speculative_arms_share_the_engine():
     assert (plain.accepted, fast.accepted) == (None, (2, 2))
 
 
-@pytest.mark.parametrize("wrong", [{"depths": ()}, {"depths": (0,)}, {"depths": (1, 1)}, {"num_repeats": 0}])
+@pytest.mark.parametrize("wrong", [{"num_draft_tokens": ""}, {"num_draft_tokens": "0"}, {"repeats": 0}])
 def test_settings_that_measure_nothing_are_refused(wrong: dict[str, object]):
-    with pytest.raises(AssertionError):
-        BenchSettings(**{"depths": (1,), **wrong})
+    with pytest.raises(BenchConfigInvalid):
+        BenchConfig(**wrong)  # type: ignore[arg-type]
+
+
+def test_each_depth_is_one_arm():
+    assert BenchConfig(num_draft_tokens="1,1,auto", auto_most=2).depths == (1,)
+    assert BenchConfig(num_draft_tokens="1,1,auto", auto_most=2).all_depths == (1, 2)

@@ -11,10 +11,9 @@ from itertools import cycle, islice
 from statistics import median
 from typing import TYPE_CHECKING
 
-from eyas.bench.arm import Answer, BenchPrompt, Oracle
+from eyas.bench.bench_config import BenchConfig
 from eyas.bench.compare import BaselineHandicapped
-from eyas.bench.identity import judge
-from eyas.bench.measure import spread
+from eyas.bench.measure import Answer, BenchPrompt, Oracle, judge, spread
 from eyas.decode.accept_length import Acceptance, pooled
 from eyas.records.bench_record import MAX_SPEEDUP_PER_ACCEPT_LENGTH, BatchArm, BatchFigures, Divergence
 from eyas.talk import Silent, Talk
@@ -27,29 +26,6 @@ if TYPE_CHECKING:
 
 PLAIN = 0  # the arm without drafts
 _MAX_PREFILL_TOKENS = 16384
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchBenchSettings:
-    """How to measure.
-
-    Attributes:
-        batches: sequences at a time, each at least 1.
-        depths: every K to compare with plain decoding.
-        num_repeats: of all requests, at least 1.
-        max_new_tokens: per answer.
-        stop_ids: end an answer.
-        budget_bytes: for the caches; None = 60 % of the free memory.
-        captures: whether steps and rounds are CUDA graphs.
-    """
-
-    batches: tuple[int, ...]
-    depths: tuple[int, ...]
-    num_repeats: int
-    max_new_tokens: int
-    stop_ids: frozenset[int]
-    budget_bytes: int | None
-    captures: bool
 
 
 @dataclass(slots=True)
@@ -111,9 +87,10 @@ class Turn:
 def run_batches(
     pair: "BatchPair",
     prompts: Sequence[BenchPrompt],
-    settings: BatchBenchSettings,
+    config: BenchConfig,
     judge_of: BatchJudge,
     *,
+    captures: bool,
     talk: Talk,
     clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[list[BatchFigures], list["Completion"]]:
@@ -122,8 +99,9 @@ def run_batches(
     Args:
         pair: target and draft.
         prompts: at least one.
-        settings: how to measure.
+        config: how to measure, with batches.
         judge_of: counts texts that are the same.
+        captures: whether steps and rounds are CUDA graphs.
         talk: the plan, and figures as they come.
         clock: seconds.
 
@@ -137,18 +115,19 @@ def run_batches(
     """
     from eyas.engine.batches.speculate import plan_pair
 
-    depths = (PLAIN, *settings.depths)
+    depths = (PLAIN, *config.depths)
+    budget = None if config.max_cache_mib is None else config.max_cache_mib << 20
     planned = []
-    for batch in settings.batches:
+    for batch in config.batches:
         asked = list(islice(cycle(prompts), max(len(prompts), 2 * batch)))
-        requests = requests_for(asked, settings)
-        plan = plan_pair(pair, requests, depths, least=batch, most=batch, budget_bytes=settings.budget_bytes)
+        requests = requests_for(asked, config.max_new_tokens, pair.stop_ids)
+        plan = plan_pair(pair, requests, depths, least=batch, most=batch, budget_bytes=budget)
         talk.line(f"batch {batch}: {len(asked)} requests, {plan.num_bytes / 2**20:.1f} MiB of cache")
         planned.append((asked, requests, plan))
     found: list[BatchFigures] = []
     first: list[Completion] = []
     for asked, requests, plan in planned:
-        turns = take_turns(pair, requests, plan, settings, talk, clock)
+        turns = take_turns(pair, requests, plan, config, captures, talk, clock)
         found.append(_figures(plan, asked, turns, judge_of))
         first = first or list(turns[PLAIN][0].texts[: len(prompts)])
         for arm in found[-1].arms:
@@ -156,17 +135,12 @@ def run_batches(
     return found, first
 
 
-def requests_for(asked: Sequence[BenchPrompt], settings: BatchBenchSettings) -> list["Request"]:
+def requests_for(asked: Sequence[BenchPrompt], max_new_tokens: int, stop_ids: frozenset[int]) -> list["Request"]:
     """Greedy requests, named by their positions, because a prompt may be asked several times."""
     from eyas.engine.batches.generator import Request
 
     return [
-        Request(
-            id=str(place),
-            prompt_ids=prompt.prompt_ids,
-            max_new_tokens=settings.max_new_tokens,
-            stop_ids=settings.stop_ids,
-        )
+        Request(id=str(place), prompt_ids=prompt.prompt_ids, max_new_tokens=max_new_tokens, stop_ids=stop_ids)
         for place, prompt in enumerate(asked)
     ]
 
@@ -175,19 +149,20 @@ def take_turns(
     pair: "BatchPair",
     requests: Sequence["Request"],
     plan: "BatchPlan",
-    settings: BatchBenchSettings,
+    config: BenchConfig,
+    captures: bool,
     talk: Talk,
     clock: Callable[[], float],
 ) -> dict[int, list[Turn]]:
     """The counted turns of each K."""
     from eyas.engine.batches.speculate import runners_for
 
-    depths = (PLAIN, *settings.depths)
-    runners = runners_for(pair, plan, depths, captures=settings.captures)
+    depths = (PLAIN, *config.depths)
+    runners = runners_for(pair, plan, depths, captures=captures)
     turns: dict[int, list[Turn]] = {depth: [] for depth in depths}
-    num_turns = float((settings.num_repeats + 1) * len(depths))
+    num_turns = float((config.repeats + 1) * len(depths))
     with talk.progress(f"batch {plan.num_slots}", num_turns, "turns") as progress:
-        for repeat in range(settings.num_repeats + 1):
+        for repeat in range(config.repeats + 1):
             begin = repeat % len(depths)
             for depth in (*depths[begin:], *depths[:begin]):
                 turn = _turn(runners[depth], requests, clock)

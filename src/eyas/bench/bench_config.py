@@ -126,6 +126,11 @@ class BenchConfig:
         return _numbers([part for part in self._parts if part != "auto"], _MAX_DEPTH)
 
     @property
+    def all_depths(self) -> tuple[int, ...]:
+        """Every K that a round of a chain can have, ascending."""
+        return tuple(sorted({*self.depths, *(range(1, self.auto_most + 1) if self.is_adaptive else ())}))
+
+    @property
     def batches(self) -> tuple[int, ...]:
         """All batch sizes, ascending; empty for one stream, or if the text names none."""
         return _numbers([part.strip() for part in self.batch.split(",")], _MAX_BATCH)

@@ -1,4 +1,4 @@
-"""The stage of `eyas bench --engine eyas`: opens engine and data, measures, describes what was run."""
+"""The stage of `eyas bench`: opens engine and data, measures one stream or batches, describes what was run."""
 
 import platform
 from collections import Counter
@@ -11,19 +11,26 @@ from typing import Any, Literal
 import torch
 
 from eyas import __version__
-from eyas.bench.arm import BenchPrompt
-from eyas.bench.batch_engine import bench_in_batches
+from eyas.bench.batches import BatchJudge, impossible_in_batches, run_batches, where_it_pays
 from eyas.bench.bench_config import BenchConfig
-from eyas.bench.run_bench import BenchSettings, Subject, run_bench
+from eyas.bench.engine_arm import EngineOracle, TransformersArm
+from eyas.bench.measure import ALL, MAX_LOGIT_GAP, BenchPrompt
+from eyas.bench.run_bench import Subject, parting, repetition_notes, run_bench
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
+from eyas.decode.repetition import repetition_share
+from eyas.engine.batches.generator import Completion
+from eyas.engine.batches.speculate import open_batch_pair
 from eyas.engine.captured.captured_round import MOST_DRAFTS
+from eyas.engine.cuda_graphs import why_not_captured
+from eyas.engine.engine import Engine, Limits
+from eyas.engine.llama.llama_target import LlamaTarget
 from eyas.engine.open_engine import OpenedEngine, open_engine
 from eyas.models.chat_prompt import load_tokenizer, prompt_ids, stop_ids_of
 from eyas.models.placement import Placement, place
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
-from eyas.records.bench_record import BenchRecord
+from eyas.records.bench_record import BatchFigures, BenchRecord
 from eyas.records.eval_rows import EvalPrompt, EvalRow, read_eval_rows
 from eyas.replay.replay import check_vocabulary
 from eyas.talk import Talk
@@ -81,21 +88,15 @@ def bench_engine(
         rounds=rounds_for(config, placement.device, talk),
         quantize=config.quantize,
     )
-    settings = BenchSettings(
-        depths=config.depths,
-        adaptive_most=config.auto_most if config.is_adaptive else None,
-        trees=config.trees,
-        num_repeats=config.repeats,
-        max_new_tokens=config.max_new_tokens,
-        stop_ids=stop_ids_of(target_folder),
-        seed=config.seed,
-        peer_folder=target_folder if config.peer == "transformers" else None,
-        dtype=config.dtype,
-        device=str(placement.device),
-        num_threads=num_threads,
-    )
+    stop_ids = stop_ids_of(target_folder)
+    limits = Limits(max_new_tokens=config.max_new_tokens, stop_ids=stop_ids)
+    peers = []
+    if config.peer == "transformers":
+        peers.append(TransformersArm(target_folder, limits, config.dtype, str(placement.device), num_threads))
     subject = replace(subject, settings={**_about_engine(opened), **subject.settings})
-    return run_bench(opened.engine, prompts, settings, subject, pieces=tokenizer.pieces, talk=talk)
+    return run_bench(
+        opened.engine, prompts, config, subject, pieces=tokenizer.pieces, talk=talk, stop_ids=stop_ids, peers=peers
+    )
 
 
 class TargetTokenizer:
@@ -222,3 +223,87 @@ def _device_name(device: torch.device) -> str:
         lines = []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return f"{names[0] if names else platform.processor() or 'CPU'}, {len(names) or '?'} cores"
+
+
+def bench_in_batches(
+    target_folder: Path,
+    draft_path: Path,
+    prompts: Sequence[BenchPrompt],
+    config: BenchConfig,
+    placement: Placement,
+    subject: Subject,
+    talk: Talk,
+) -> BenchRecord:
+    """Measure plain and speculative decoding at every batch size.
+
+    Args:
+        target_folder: of the Llama family.
+        draft_path: folder or file of the draft.
+        prompts: at least one.
+        config: with batches.
+        placement: dtype and device.
+        subject: copied into the record.
+        talk: progress and notes.
+
+    Raises:
+        FastPathUnsupported: target or draft cannot speculate in batches.
+        BatchMemoryTooSmall: a batch does not fit; raised before the first one runs.
+        TextsDiffer: speculation changed a text.
+    """
+    pair = open_batch_pair(target_folder, draft_path, placement, talk, quantize=config.quantize)
+    reason = why_not_captured(placement.device)
+    captures = reason is None and config.rounds == "auto"
+    if reason is not None and placement.device.type == "cuda":
+        talk.note(f"steps are not captured as CUDA graphs, which is many times slower: {reason}")
+    judge = BatchJudge(EngineOracle(Engine(LlamaTarget(pair.weights))), MAX_LOGIT_GAP[config.dtype])
+    batches, texts = run_batches(pair, prompts, config, judge, captures=captures, talk=talk)
+    path = "captured CUDA graphs" if captures else "torch"
+    about = {"target_path": path, "draft_path": path, "threads": torch.get_num_threads()}
+    return _record(batches, texts, prompts, judge, replace(subject, settings={**about, **subject.settings}), config)
+
+
+def _record(
+    batches: Sequence[BatchFigures],
+    texts: Sequence[Completion],
+    prompts: Sequence[BenchPrompt],
+    judge: BatchJudge,
+    subject: Subject,
+    config: BenchConfig,
+) -> BenchRecord:
+    repetition = {
+        name: repetition_share([t.ids for p, t in zip(prompts, texts, strict=True) if name in (ALL, p.set)])
+        for name in dict.fromkeys((*(p.set for p in prompts), ALL))
+    }
+    notes = repetition_notes(repetition)
+    if config.repeats == 1:
+        notes.append("one repeat has no spread, so a speedup near 1 may be chance")
+    return BenchRecord(
+        figures=(),
+        comparisons=(),
+        best_num_draft_tokens=0,
+        num_compared=judge.num_compared,
+        num_identical=judge.num_compared - len(judge.divergences),
+        divergences=judge.divergences,
+        repetition=repetition,
+        passages=(),
+        target=subject.target,
+        draft=subject.draft,
+        data=subject.data,
+        settings=subject.settings,
+        verdict=_verdict(batches, judge),
+        notes=notes,
+        batches=batches,
+    )
+
+
+def _verdict(batches: Sequence[BatchFigures], judge: BatchJudge) -> str:
+    lines = where_it_pays(batches)
+    same = "all" if not judge.divergences else f"{judge.num_compared - len(judge.divergences)} of"
+    lines.append(
+        f"{same.capitalize()} {judge.num_compared} answers are equal to the plain ones of their batch, token for token"
+        f"{parting(judge.divergences, judge.max_gap)}"
+    )
+    refusal = impossible_in_batches(batches)
+    if refusal is not None:
+        lines.insert(0, f"NOT VALID: {refusal.what} ({refusal.where})")
+    return ". ".join(lines) + "."

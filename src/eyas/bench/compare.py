@@ -7,8 +7,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Protocol
 
-from eyas.bench.arm import Answer
-from eyas.bench.measure import ALL, Measurements
+from eyas.bench.measure import ALL, Answer, Measurements
 from eyas.decode.accept_length import Acceptance, pooled, request_mean
 from eyas.errors import ExitCode, EyasError
 from eyas.records.bench_record import MAX_SPEEDUP_PER_ACCEPT_LENGTH, Ceiling, Comparison

@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from eyas.bench.arm import Answer, BenchPrompt
 from eyas.bench.compare import PartTimes
+from eyas.bench.measure import Answer, BenchPrompt
 from eyas.decode.tree_shape import TreeShape
 from eyas.records.bench_record import Ceiling
 

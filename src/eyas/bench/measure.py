@@ -1,14 +1,77 @@
-"""Runs the arms: every arm answers every prompt, and the whole is repeated."""
+"""What a benchmark compares, and how: arms answer prompts in turns, and every answer must be the plain one.
+
+An `Arm` answers one prompt and says how long it took. `measure` lets all arms answer all prompts, repeatedly. `judge`
+compares two answers token by token; the target decides whether the token at which they part was a near-tie.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Protocol
 
-from eyas.bench.arm import Answer, Arm, BenchPrompt
-from eyas.records.bench_record import ArmFigures, Spread
+from eyas.errors import ExitCode, EyasError
+from eyas.records.bench_record import ArmFigures, Divergence, Spread
 from eyas.talk import Talk
 
 ALL = "all"
+# A lower precision rounds logits of some 20 to steps of 1/8 (bfloat16) or 1/64 (float16); a few steps are a near-tie.
+MAX_LOGIT_GAP = {"float32": 1e-4, "float16": 0.125, "bfloat16": 1.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchPrompt:
+    """One prompt of the workload.
+
+    Attributes:
+        id, set: name, and the kind of text that it is reported under.
+        prompt_ids: target token ids, chat template applied.
+    """
+
+    id: str
+    set: str
+    prompt_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer and its cost.
+
+    Attributes:
+        ids: new token ids.
+        origins: per id, see `records.bench_record.Passage`; empty if the arm cannot tell.
+        accepted: per round, accepted drafts inside the text; None if the arm does not speculate or cannot tell.
+        drafted: per round, drafts verified; None if it is always K.
+        prefill_s, decode_s: until the first token, and from there to the last.
+    """
+
+    ids: tuple[int, ...]
+    origins: tuple[int, ...] = ()
+    accepted: tuple[int, ...] | None = None
+    drafted: tuple[int, ...] | None = None
+    prefill_s: float
+    decode_s: float
+
+
+class Arm(Protocol):
+    """One way to decode."""
+
+    @property
+    def name(self) -> str:
+        """`plain`, `k=3`, `k=auto`, `transformers` …"""
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """K; 0 for plain decoding; the largest K if depth adapts."""
+
+    def answer(self, prompt: BenchPrompt) -> Answer:
+        """Decode one prompt, greedily, alone."""
+
+
+class Oracle(Protocol):
+    """What the target says about the token at which two texts part."""
+
+    def logit_gap(self, ids: Sequence[int], tokens: Sequence[int]) -> float:
+        """How far, at most, the logits of `tokens` after `ids` lie below the best logit: 0 = all are the best."""
 
 
 @dataclass(slots=True)
@@ -94,3 +157,51 @@ def _per_repeat(seconds: Sequence[Sequence[float]]) -> list[float]:
 
 def _speed(num_tokens: int, seconds: float) -> float:
     return num_tokens / seconds if seconds > 0 else 0.0
+
+
+class TextsDiffer(EyasError):
+    """A speculative text differs from the plain one, and no near-tie excuses it."""
+
+    code = "bench-texts-differ"
+    exit_code = ExitCode.FINDINGS
+
+
+def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
+    """Index of the first different token (the shorter length if one ends early); None if they are the same."""
+    for i, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return i
+    return None if len(a) == len(b) else min(len(a), len(b))
+
+
+def judge(
+    prompt: BenchPrompt,
+    plain: Answer,
+    other: Answer,
+    num_draft_tokens: int,
+    oracle: Oracle,
+    max_gap: float = MAX_LOGIT_GAP["float32"],
+) -> Divergence | None:
+    """None when the texts are the same, or the near-tie at which they part.
+
+    Raises:
+        TextsDiffer: one of the two tokens at the first difference lies `max_gap` or more below the target's best logit.
+    """
+    at = first_difference(plain.ids, other.ids)
+    if at is None:
+        return None
+    tokens = [answer.ids[at] for answer in (plain, other) if at < len(answer.ids)]
+    gap = oracle.logit_gap([*prompt.prompt_ids, *plain.ids[:at]], tokens)
+    if gap >= max_gap or len(tokens) < 2:
+        raise TextsDiffer(
+            f"speculative decoding changed the text of prompt {prompt.id}",
+            f"prompt {prompt.id}, K = {num_draft_tokens}, token {at}",
+            f"plain has {_at(plain.ids, at)}, speculative has {_at(other.ids, at)}, and one of them lies {gap:.2e}"
+            f" below the target's best logit (a near-tie is < {max_gap:g}): speed with another text is not a speedup",
+            "report this with the prompt: it is a bug in the engine or its kernels",
+        )
+    return Divergence(id=prompt.id, num_draft_tokens=num_draft_tokens, at=at, logit_gap=gap)
+
+
+def _at(ids: Sequence[int], index: int) -> str:
+    return str(ids[index]) if index < len(ids) else "ended"

@@ -2,16 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eyas.bench.arm import Answer, Arm, BenchPrompt
+from eyas.bench.bench_config import BenchConfig
 from eyas.bench.compare import Parts, arm_words, best_of, compare, impossible, is_told
-from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TransformersArm, TreeArm, TreePartTimer
-from eyas.bench.identity import MAX_LOGIT_GAP, judge
-from eyas.bench.measure import ALL, Measurements, figures, measure
+from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TreeArm, TreePartTimer
+from eyas.bench.measure import ALL, MAX_LOGIT_GAP, Answer, Arm, BenchPrompt, Measurements, figures, judge, measure
 from eyas.decode.repetition import repetition_share
-from eyas.decode.tree_shape import TreeShape
 from eyas.records.bench_record import ArmFigures, BenchRecord, Comparison, Divergence, Passage
 from eyas.talk import Talk
 
@@ -20,49 +17,6 @@ if TYPE_CHECKING:
 
 _HIGH_REPETITION = 0.5
 _PART_SAMPLES = 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchSettings:
-    """How to measure.
-
-    Attributes:
-        depths: every K to compare with plain decoding, each at least 1; empty only with `adaptive_most`.
-        adaptive_most: also an arm whose depth adapts up to this; None for none.
-        trees: also an arm for each of these trees.
-        num_repeats: of the whole workload.
-        max_new_tokens: per answer, at least 2 (the first token belongs to no round).
-        stop_ids: end an answer.
-        seed: of the bootstrap.
-        peer_folder: target folder for a `transformers` arm; None for none.
-        dtype: of all arms; it decides how close two logits are in a tie.
-        device, num_threads: of the peer's arm.
-    """
-
-    depths: tuple[int, ...]
-    adaptive_most: int | None = None
-    trees: tuple[TreeShape, ...] = ()
-    num_repeats: int = 3
-    max_new_tokens: int = 64
-    stop_ids: frozenset[int] = frozenset()
-    seed: int = 0
-    peer_folder: Path | None = None
-    dtype: str = "float32"
-    device: str = "cpu"
-    num_threads: int = 1
-
-    def __post_init__(self) -> None:
-        has_arm = bool(self.depths) or self.adaptive_most is not None
-        assert has_arm, "a benchmark has an arm that drafts"
-        assert min(self.all_depths) >= 1, "an arm that drafts has a depth of 1 or more"
-        assert len(set(self.depths)) == len(self.depths), "each depth is one arm"
-        assert self.num_repeats >= 1, "the spread is over one repeat or more"
-        assert self.max_new_tokens >= 2, "the first token belongs to no round"
-
-    @property
-    def all_depths(self) -> tuple[int, ...]:
-        """Every K that a round can have."""
-        return tuple(sorted({*self.depths, *range(1, (self.adaptive_most or 0) + 1)}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,51 +32,51 @@ class Subject:
 def run_bench(
     engine: "Engine",
     prompts: Sequence[BenchPrompt],
-    settings: BenchSettings,
+    config: BenchConfig,
     subject: Subject,
     *,
     pieces: Callable[[Sequence[int]], list[str]],
     talk: Talk,
+    stop_ids: frozenset[int] = frozenset(),
+    peers: Sequence[Arm] = (),
 ) -> BenchRecord:
     """Measure plain and speculative decoding, and compare every answer with the plain one.
 
     Args:
         engine: with a draft.
         prompts: at least one.
-        settings: how to measure.
+        config: how to measure one stream.
         subject: copied into the record.
         pieces: the text of each token of an answer.
         talk: progress and notes.
+        stop_ids: end an answer.
+        peers: arms of other programs; they take turns with ours.
 
     Raises:
         TextsDiffer: speculation changed a text.
     """
     from eyas.engine.engine import Limits
 
-    limits = Limits(max_new_tokens=settings.max_new_tokens, stop_ids=settings.stop_ids)
-    typical = _typical_text(engine, prompts, settings)
-    speculative: list[EngineArm | TreeArm] = [EngineArm(engine, limits, k) for k in settings.depths]
-    speculative += [TreeArm(engine, limits, shape) for shape in settings.trees]
-    if settings.adaptive_most is not None:
-        speculative.append(EngineArm(engine, limits, 0, engine.adaptive(typical, settings.adaptive_most)))
-    arms: list[Arm] = [EngineArm(engine, limits, 0), *speculative]
-    if settings.peer_folder is not None:
-        arms.append(
-            TransformersArm(settings.peer_folder, limits, settings.dtype, settings.device, settings.num_threads)
-        )
-    timer = PartTimer(engine, typical, settings.all_depths)
-    tree_timer = TreePartTimer(engine, typical, settings.trees) if settings.trees else None
+    limits = Limits(max_new_tokens=config.max_new_tokens, stop_ids=stop_ids)
+    typical = _typical_text(engine, prompts, config.max_new_tokens)
+    speculative: list[EngineArm | TreeArm] = [EngineArm(engine, limits, k) for k in config.depths]
+    speculative += [TreeArm(engine, limits, shape) for shape in config.trees]
+    if config.is_adaptive:
+        speculative.append(EngineArm(engine, limits, 0, engine.adaptive(typical, config.auto_most)))
+    arms: list[Arm] = [EngineArm(engine, limits, 0), *speculative, *peers]
+    timer = PartTimer(engine, typical, config.all_depths)
+    tree_timer = TreePartTimer(engine, typical, config.trees) if config.trees else None
     _sample(timer, tree_timer)
-    measured = measure(arms, prompts, settings.num_repeats, talk)
+    measured = measure(arms, prompts, config.repeats, talk)
     _sample(timer, tree_timer)
 
-    max_gap = MAX_LOGIT_GAP[settings.dtype]
+    max_gap = MAX_LOGIT_GAP[config.dtype]
     divergences, num_compared = _judge_all(measured, arms, EngineOracle(engine), max_gap)
     comparisons = [
         comparison
         for arm in speculative
         for comparison in compare(
-            measured, arm.name, arm.num_draft_tokens, _parts(arm, timer, tree_timer), seed=settings.seed
+            measured, arm.name, arm.num_draft_tokens, _parts(arm, timer, tree_timer), seed=config.seed
         )
     ]
     best = best_of(comparisons)
@@ -157,12 +111,12 @@ def _parts(arm: EngineArm | TreeArm, timer: PartTimer, tree_timer: TreePartTimer
     return tree_timer.times(arm.shape) if isinstance(arm, TreeArm) and tree_timer is not None else timer.times
 
 
-def _typical_text(engine: "Engine", prompts: Sequence[BenchPrompt], settings: BenchSettings) -> list[int]:
+def _typical_text(engine: "Engine", prompts: Sequence[BenchPrompt], max_new_tokens: int) -> list[int]:
     """A prompt of median length with half an answer: the length at which the parts are timed."""
     from eyas.engine.engine import Limits
 
     prompt = sorted(prompts, key=lambda p: len(p.prompt_ids))[len(prompts) // 2]
-    half = engine.generate(prompt.prompt_ids, Limits(max_new_tokens=max(1, settings.max_new_tokens // 2)))
+    half = engine.generate(prompt.prompt_ids, Limits(max_new_tokens=max(1, max_new_tokens // 2)))
     return [*prompt.prompt_ids, *half.ids]
 
 
