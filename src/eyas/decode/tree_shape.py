@@ -92,7 +92,7 @@ class TreeShape:
         """Several shapes, separated by commas, in this order; none when the text is empty.
 
         Raises:
-            TreeShapeInvalid: one of them cannot be read, or stands there twice.
+            TreeShapeInvalid: one of them cannot be read, or is given twice.
         """
         shapes = tuple(cls.parse(part) for part in text.split(",")) if text.strip() else ()
         if len(set(shapes)) < len(shapes):

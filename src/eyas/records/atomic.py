@@ -139,8 +139,8 @@ def require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
 
 
 def require_ordinary(path: Path) -> None:
-    """Raise `WriteFailed` where `path` is a folder, a device or a pipe, or its folder cannot be written: to be told
-    before hours of work, not after."""
+    """Raise `WriteFailed` where `path` is a folder, a device or a pipe, or its folder cannot be written: before
+    hours of work, not after."""
     path = Path(os.path.realpath(path))  # a link is followed, also one to a file that is still to come
     if os.path.exists(path) and not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe"
@@ -173,7 +173,7 @@ def _exchange(aside: Path, path: Path) -> bool:
 
 
 def _swap(aside: Path, path: Path) -> None:
-    """The same in two steps; interrupted between them, the old folder goes back."""
+    """The same in two steps; if interrupted between them, the old folder is put back."""
     old = Path(tempfile.mkdtemp(prefix=_prefix(path), suffix=".old.part", dir=path.parent))
     try:
         os.rename(path, old / "old")
@@ -213,7 +213,7 @@ def _pid_space() -> str:
 
 
 def _mend_leavings(path: Path) -> None:
-    """Remove what killed runs left beside `path`; a folder that one of them had moved away goes back first."""
+    """Remove what killed runs left beside `path`; a folder that one of them had moved away is put back first."""
     for leaving in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         pid, _, space = leaving.name.removeprefix(f".{path.name}.").split(".")[0].partition("-")
         if not pid.isdigit() or space not in ("", _pid_space()) or Path(f"/proc/{pid}").exists():

@@ -73,7 +73,7 @@ def list_files(
 
 
 def _for_training(folder: Path, files: Sequence[Path], talk: Talk | None) -> list[Path]:
-    """Without the test splits, where the folder tells its splits apart."""
+    """The files without test splits, where the folder names its splits."""
     splits = [_split_of(path.relative_to(folder)) for path in files]
     if "train" not in splits:
         return list(files)
@@ -156,7 +156,7 @@ def _used(names: Sequence[str]) -> list[str] | None:
 
 
 def _without_nulls(value: Any) -> Any:
-    """A table gives every record every column: what is null was not there."""
+    """Records of a table have every column: a null means that the key is absent."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items() if item is not None}
     if isinstance(value, list):

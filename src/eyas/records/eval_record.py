@@ -98,7 +98,7 @@ class EvalRecord:
 
 
 def _json_of(value: Any) -> Any:
-    """As JSON has it: null where there was nothing to divide by."""
+    """As JSON has it: null for NaN, where there was nothing to divide by."""
     if isinstance(value, dict):
         return {name: _json_of(item) for name, item in value.items()}
     if isinstance(value, list | tuple):

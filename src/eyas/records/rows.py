@@ -97,7 +97,7 @@ class RowsManifest:
 
 
 def write_manifest(manifest: RowsManifest, folder: Path) -> None:
-    """Write `manifest.json` into a folder that is still aside."""
+    """Write `manifest.json` into a folder that is not renamed into place yet."""
     (folder / MANIFEST).write_text(
         json.dumps(manifest.as_document(), indent=2, ensure_ascii=False) + "\n",
         encoding="utf-8",

@@ -11,7 +11,7 @@ from eyas.errors import EyasError
 
 
 class EvalConfigInvalid(EyasError):
-    """Options of `eyas eval` that cannot be meant."""
+    """Options of `eyas eval` are out of range or contradict each other."""
 
     code = "eval-config-invalid"
 
@@ -41,10 +41,12 @@ class ReplayConfig:
     def __post_init__(self) -> None:
         wrong = [text for is_right, text in self._rules() if not is_right]
         if wrong:
-            raise EvalConfigInvalid("; ".join(wrong), "options", "outside the range", "see the command's --help")
+            raise EvalConfigInvalid(
+                "; ".join(wrong), "options", "the value is out of range", "see the command's --help"
+            )
 
     def _rules(self) -> list[tuple[bool, str]]:
-        """Whether each option can be meant, and what is said where it cannot."""
+        """Whether each option is in its range, and the problem to report where it is not."""
         return [
             (1 <= self.num_draft_tokens <= 32, f"--num-draft-tokens is {self.num_draft_tokens}, wanted 1 - 32"),
             (self.max_rows is None or self.max_rows >= 1, f"--max-rows is {self.max_rows}, wanted at least 1"),

@@ -131,7 +131,7 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
         raise TreeNeedsTarget(
             "a tree cannot be replayed on this pack",
             str(probe_path),
-            "the draft reads the target's embedding of every token it guesses, and a pack holds the recorded ones only",
+            "the draft reads the target's embedding of every token it drafts, and a pack holds recorded tokens only",
             "evaluate with --target, or a chain with -k",
         )
     rows = pack.rows[: config.max_rows]
@@ -142,7 +142,7 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """What names an evaluation: draft, target's identity, data; notes so far, when it began, the target's context."""
+    """What identifies an evaluation, notes so far, when it began, and the target's context in tokens."""
 
     draft_path: Path
     target: Mapping[str, Any]
@@ -155,7 +155,7 @@ class _About:
 def _replayed(
     states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk, about: _About
 ) -> EvalRecord:
-    """The replay and its record, whose notes are told."""
+    """Replay, make the record, and report its notes."""
     results = _replay(states, draft, rows, config, talk)
     figures, depth = figures_of(results, config.depth), config.depth
     plain = [
@@ -232,7 +232,7 @@ def _about_data(paths: Sequence[Path], rows: Sequence[EvalRow]) -> dict[str, Any
 
 
 def load_for(draft_path: Path, folder: Path, target: Target, placement: Placement, talk: Talk) -> Eagle3Draft:
-    """The draft, sharing what it has to with the target."""
+    """The draft, with the target's embedding and head where it has none of its own."""
     return load_draft(
         draft_path,
         placement,
@@ -255,14 +255,14 @@ def load_for_pack(draft_path: Path, pack: ProbePack, probe_path: Path, placement
 
 
 def prepare(config: ReplayConfig) -> Placement:
-    """Threads set, and the placement that the options mean."""
+    """Set the threads; the placement that the options name."""
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     return place(config.dtype, config.device)
 
 
 def found_files(data: Sequence[Path], talk: Talk) -> list[Path]:
-    """The files that are meant; says so where a folder stood for one."""
+    """The files to read: of a folder of rows those held out, which is reported."""
     files = files_of(data)
     for given, file in zip(data, files, strict=True):
         if file != given:
@@ -322,7 +322,7 @@ def _replay(
 
 
 def _target_spec(about: ProbeAbout, where: str) -> TargetSpec:
-    """As much of the target as a draft's config may leave to it."""
+    """The part of the target that a draft's config may leave open."""
     return TargetSpec(
         where=where,
         architectures=tuple(about.target["architectures"]),

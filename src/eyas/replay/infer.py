@@ -92,7 +92,7 @@ def infer_switches(
 
 
 def _key(spec: DraftSpec) -> str:
-    """What makes a reading another one."""
+    """What tells two readings apart."""
     return repr((spec.residual, spec.feedback, spec.aux_boundaries, spec.rope, spec.head_dim))
 
 

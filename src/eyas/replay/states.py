@@ -47,7 +47,7 @@ class LiveStates:
         return self._target.device
 
     def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `States.aux`; one pass of the target. Raises `TargetNotFinite` where the first holds no numbers."""
+        """See `States.aux`; one pass of the target. Raises `TargetNotFinite` for NaN or infinities in the first."""
         states = self._target.forward(input_ids, boundaries)
         if self._is_first:
             require_finite(states.last[0], self._target.name)

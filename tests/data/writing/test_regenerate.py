@@ -140,9 +140,19 @@ def test_a_conversation_that_the_template_refuses_is_named_before_the_target_wri
     late = [*CHAT[:2], ("system", "Be brief."), *CHAT[2:]]
     writer = RecordedWriter(lambda *_: "new")
     with pytest.raises(TemplateFailed, match="too late") as caught:
-        run(folder, [write(tmp_path / "d.jsonl", CHAT, late)], tmp_path / "rows", writer)
-    assert caught.value.where == "data file 1, record 2"
+        run(folder, [write(tmp_path / "d.jsonl", late)], tmp_path / "rows", writer)
+    assert caught.value.where == "data file 1, record 1"
     assert writer.asked == {}
+
+
+def test_a_conversation_that_the_template_refuses_is_left_out_where_others_are_answered(tmp_path: Path):
+    strict = "{% if messages[0].content == 'no' %}{{ raise_exception('not this') }}{% endif %}" + CHATML
+    folder = save_target_with(tmp_path / "strict", strict)
+    data = write(tmp_path / "d.jsonl", CHAT, [("user", "no"), ("assistant", "x")])
+    done = run(folder, [data], tmp_path / "rows", RecordedWriter(lambda *_: "new"))
+    assert done.manifest.num_rows == 1
+    written = json.loads((tmp_path / "rows.regenerated" / "written.json").read_text())
+    assert written["dropped"] == {"the chat template cannot render a conversation (TemplateError: not this)": 1}
 
 
 def test_without_data_there_is_nothing_to_regenerate_and_a_dry_run_cannot_write(target: Path, tmp_path: Path):

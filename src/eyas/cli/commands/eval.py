@@ -45,7 +45,7 @@ def eval_(
     """Accept length of a draft by replay: what a server with greedy decoding would accept, of chains or (--tree) trees.
 
     The target runs once over each recorded text, the draft's K steps run from all positions at once, and the rounds
-    are walked; a tree is grown anew for every round. Accept length = tokens gained per verify pass, bonus token
+    are walked; a tree is grown for every round. Accept length = tokens gained per verify pass, bonus token
     included: 1.00 means nothing was accepted.
 
     Parameters

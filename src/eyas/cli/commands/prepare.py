@@ -63,7 +63,7 @@ def prepare(
     """
     assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
     if writing.threads is not None:
-        # The tokenizer asks for it when it is first used, and can be told in no other way.
+        # The tokenizer reads it at its first use; there is no other way to set it.
         os.environ["RAYON_NUM_THREADS"] = str(writing.threads)
     talk = Terminal()
     from eyas.data.prepare import prepare as prepare_rows

@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w{4,}")
 
 
 def lost_parts(conversation: Conversation, rendered: str | None) -> Iterator[str]:
-    """One text a part.
+    """The kind of each part of the record that its rows do not hold as given.
 
     Args:
         rendered: everything that its rows hold; None where they hold the very ids that the target wrote.

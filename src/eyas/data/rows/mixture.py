@@ -64,7 +64,7 @@ def _path_and_weight(named: str | Path) -> tuple[Path, float]:
         raise ConfigInvalid(
             f"a weight of {tail}",
             f"--data {text}",
-            f"it says how often each row is taken, so it lies above 0 and at most at {_MOST:.0f}",
+            f"it says how often each row is taken: above 0, at most {_MOST:.0f}",
             "give FILE:0.5 for half of the rows, FILE:2 for all of them twice",
         )
     return Path(head), weight

@@ -89,7 +89,7 @@ class RowMaker:
         return as_written | self._rendered([c for c in conversations if id(c) not in as_written])
 
     def _rendered(self, conversations: Sequence[Conversation]) -> dict[int, tuple[list[TokenRow], str | None]]:
-        """The same of text. Where a record is refused, halves are tried until it is alone: the others are kept."""
+        """Rows of rendered text. Where a record is refused, halves are tried until it is alone: the others are kept."""
         template, before = self._text.template, self._text.template.inserted.copy()
         try:
             if self._config.turns == "split":
@@ -182,7 +182,7 @@ def _text(parts: Sequence[Sequence[Segment]]) -> str:
 
 
 def _said(message: Mapping[str, Any]) -> str:
-    """What must stand in the text: of a user's words templates trim the ends."""
+    """What the text must contain: templates trim the ends of a user's words."""
     content = message.get("content") or ""
     return content if message["role"] == "assistant" else str(content).strip()
 

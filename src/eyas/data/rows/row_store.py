@@ -101,7 +101,7 @@ class RowArrays:
         return TokenRow(tuple(self.token_ids[part].tolist()), tuple(self.is_supervised[part].tolist()))
 
     def take(self, rows: "NDArray[np.int64]") -> "RowArrays":
-        """These rows in this order; one may stand there several times."""
+        """These rows in this order; an index may occur several times."""
         import numpy as np
 
         lengths = (self.starts[1:] - self.starts[:-1])[rows]
@@ -127,7 +127,7 @@ class RowArrays:
         )
 
     def write(self, folder: Path) -> None:
-        """Write `rows.safetensors` into a folder that is still aside: 3 bytes a token where ids fit 16 bits, else 5."""
+        """Write `rows.safetensors` into `folder`: 3 bytes a token where ids fit 16 bits, else 5."""
         import numpy as np
         from safetensors.numpy import save_file
 

@@ -25,7 +25,7 @@ SET = "held-out"
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class HeldOutChoice:
     """A choice among rows.
 
     Attributes:
@@ -45,7 +45,7 @@ def prompt_key(row: TokenRow) -> int:
     return zlib.crc32(repr(prompt).encode())
 
 
-def choose_held_out(keys: "NDArray[np.int64]", is_greedy: "NDArray[np.bool_]", num: int) -> HeldOut:
+def choose_held_out(keys: "NDArray[np.int64]", is_greedy: "NDArray[np.bool_]", num: int) -> HeldOutChoice:
     """Set `num` rows with different prompts aside, greedy ones first, otherwise as their prompts' numbers fall.
 
     Args:
@@ -68,7 +68,7 @@ def choose_held_out(keys: "NDArray[np.int64]", is_greedy: "NDArray[np.bool_]", n
         )
     chosen = order[np.sort(first)[:num]]
     is_shared = np.isin(keys, keys[chosen])
-    return HeldOut(
+    return HeldOutChoice(
         rows=sorted(chosen.tolist()),
         trained=np.flatnonzero(~is_shared),
         num_shared=int(is_shared.sum()) - len(chosen),

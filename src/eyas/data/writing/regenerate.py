@@ -1,5 +1,6 @@
 """The target's own answers in place of recorded ones: a draft must learn what its target writes, not another model."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -8,6 +9,7 @@ from eyas.data.text.target_text import TargetText
 from eyas.data.writing.answering import Answering, Dialogue, chunks
 from eyas.data.writing.target_writer import Writes
 from eyas.data.writing.writing_config import WritingConfig
+from eyas.models.chat_prompt import TemplateFailed
 from eyas.records.conversation import NO_TEXT, Conversation, is_no_text, why_no_prompt
 from eyas.talk import Talk
 
@@ -35,11 +37,9 @@ def regenerate(
         Dialogues by data file, and what was left out and why.
 
     Raises:
-        TemplateFailed: the template refuses a conversation; told before the target writes anything.
+        TemplateFailed: the template refuses every conversation; told before the target writes anything.
     """
-    for some in chunks(conversations):
-        planned = [_planned(c) for c in some]
-        text.template.render_many(planned, [len(c.messages) for c in planned], for_generation=True)
+    conversations, refused = _renderable(conversations, text)
     answering = Answering(text, writes, config, max_length)
     temperatures = config.answer_temperature
     dialogues = [
@@ -61,7 +61,7 @@ def regenerate(
             dialogue.messages += questions[turn - 1]
         talk.line(f"turn {turn}: the target answers {len(going)} conversations")
         answering.answer(f"answer-{turn}", [dialogue for dialogue, _ in going])
-    return _by_source(conversations, dialogues), answering.dropped
+    return _by_source(conversations, dialogues), answering.dropped + refused
 
 
 def why_unanswerable(conversation: Conversation) -> str | None:
@@ -73,6 +73,27 @@ def why_unanswerable(conversation: Conversation) -> str | None:
     if any(is_no_text(message) for question in questions for message in question):
         return NO_TEXT
     return None if questions else "no user turn"
+
+
+def _renderable(conversations: Sequence[Conversation], text: TargetText) -> tuple[list[Conversation], Counter[str]]:
+    """Those that the template takes, and how many it refuses, by reason."""
+    kept, refused, first = list[Conversation](), Counter[str](), None
+    for some in chunks(conversations):
+        planned = [_planned(c) for c in some]
+        try:
+            text.template.render_many(planned, [len(c.messages) for c in planned], for_generation=True)
+            kept += some
+        except TemplateFailed:
+            for conversation, plan in zip(some, planned, strict=True):
+                try:
+                    text.template.render(plan, len(plan.messages), for_generation=True)
+                    kept.append(conversation)
+                except TemplateFailed as error:
+                    first = first or error
+                    refused[f"{error.what} ({error.why[:100]})"] += 1
+    if first is not None and not kept:
+        raise first
+    return kept, refused
 
 
 def _planned(conversation: Conversation) -> Conversation:
