@@ -172,19 +172,11 @@ class Engine:
         is_lazy = adaptive is not None and not adaptive.is_on
         position = begin(self.target, draft, rule, list(prompt_ids), is_lazy=is_lazy)
         text.prefill_s = self.clock() - started
-        has_ended = text.begin(position.pending_id, limits.stop_ids, limits.max_new_tokens)
-        has_ended = text.tell(on_tokens, 0, has_ended)
+        has_ended = text.begin(position.pending_id, limits, on_tokens)
         while not has_ended:
-            before = len(text.ids)
             gained = self._play(draft, rule, position, num_draft_tokens, adaptive)
-            has_ended = text.add(
-                gained.ids,
-                gained.num_accepted_drafts,
-                limits.stop_ids,
-                limits.max_new_tokens,
-                num_drafted=gained.num_draft_tokens,
-            )
-            has_ended = text.tell(on_tokens, before, has_ended)
+            num_drafted = gained.num_draft_tokens
+            has_ended = text.add(gained.ids, gained.num_accepted_drafts, limits, on_tokens, num_drafted=num_drafted)
         text.decode_s = self.clock() - started - text.prefill_s
         return text
 

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from eyas.decode.accept_length import Acceptance
+
+if TYPE_CHECKING:
+    from eyas.engine.engine import Limits
 
 PREFILL = -1
 BONUS = 0
@@ -42,19 +45,19 @@ class Generation:
         """The rounds, counted by the one definition."""
         return Acceptance.of_rounds(self.accepted, self.num_draft_tokens, self.drafted)
 
-    def begin(self, first_id: int, stop_ids: frozenset[int], limit: int) -> bool:
+    def begin(self, first_id: int, limits: "Limits", on_tokens: OnTokens | None = None) -> bool:
         """The prompt's own token, which belongs to no round; True when the text has ended with it."""
         self.ids.append(first_id)
         self.origins.append(PREFILL)
-        self.finish = "stop" if first_id in stop_ids else "length"
-        return self.finish == "stop" or limit == 1
+        self.finish = "stop" if first_id in limits.stop_ids else "length"
+        return self._tell(on_tokens, 0, self.finish == "stop" or limits.max_new_tokens == 1)
 
     def add(
         self,
         ids: Sequence[int],
         num_accepted_drafts: int,
-        stop_ids: frozenset[int],
-        limit: int,
+        limits: "Limits",
+        on_tokens: OnTokens | None = None,
         *,
         num_drafted: int | None = None,
     ) -> bool:
@@ -63,11 +66,12 @@ class Generation:
         Args:
             ids: accepted drafts, then the bonus token.
             num_accepted_drafts: number of leading `ids` that are accepted drafts.
-            stop_ids: end the text, themselves included.
-            limit: most new tokens in all.
+            limits: when the text ends; a stop id is its last.
+            on_tokens: called with what was appended.
             num_drafted: drafts verified; None for K.
         """
-        num_room = limit - len(self.ids)
+        before, stop_ids = len(self.ids), limits.stop_ids
+        num_room = limits.max_new_tokens - before
         kept = next((i + 1 for i, token in enumerate(ids) if token in stop_ids), len(ids))
         self.finish = "stop" if kept <= num_room and ids[kept - 1] in stop_ids else "length"
         kept = min(kept, num_room)
@@ -75,9 +79,9 @@ class Generation:
         self.origins += [i + 1 if i < num_accepted_drafts else BONUS for i in range(kept)]
         self.accepted.append(min(kept, num_accepted_drafts))
         self.drafted.append(self.num_draft_tokens if num_drafted is None else num_drafted)
-        return self.finish == "stop" or len(self.ids) >= limit
+        return self._tell(on_tokens, before, self.finish == "stop" or len(self.ids) >= limits.max_new_tokens)
 
-    def tell(self, on_tokens: OnTokens | None, begin: int, has_ended: bool) -> bool:
+    def _tell(self, on_tokens: OnTokens | None, begin: int, has_ended: bool) -> bool:
         """Call `on_tokens` with the ids from `begin` on; True if the text has ended for any reason."""
         wants_end = on_tokens is not None and bool(on_tokens(tuple(self.ids[begin:])))
         if wants_end and not has_ended:

@@ -72,14 +72,13 @@ class SampledStream:
         )
         runner.join([row], [prompt_ids])
         rounds, num_drawn = _rounds(runner), 1
-        has_ended = text.begin(next(rounds)[0], limits.stop_ids, limits.max_new_tokens)
+        first = next(rounds)[0]
         text.prefill_s = self._clock() - started
-        has_ended = text.tell(on_tokens, 0, has_ended)
+        has_ended = text.begin(first, limits, on_tokens)
         while not has_ended:
-            before, ids = len(text.ids), next(rounds)
+            ids = next(rounds)
             num_drawn += len(ids)  # past the text's end, too: the reference round draws for whole rounds
-            has_ended = text.add(ids, len(ids) - 1, limits.stop_ids, limits.max_new_tokens)
-            has_ended = text.tell(on_tokens, before, has_ended)
+            has_ended = text.add(ids, len(ids) - 1, limits, on_tokens)
         text.decode_s = self._clock() - started - text.prefill_s
         runner.state.leave([0])
         rule.drew(num_drawn)

@@ -117,14 +117,11 @@ class AdaptiveRounds:
         if adaptive.is_on:
             self._read_prompt()
         text.prefill_s = self._clock() - started
-        has_ended = text.begin(first, limits.stop_ids, limits.max_new_tokens)
-        has_ended = text.tell(on_tokens, 0, has_ended)
+        has_ended = text.begin(first, limits, on_tokens)
         rounds = self.rounds(adaptive)
         while not has_ended:
             depth, num_accepted, ids = next(rounds)
-            before = len(text.ids)
-            has_ended = text.add(ids, num_accepted, limits.stop_ids, limits.max_new_tokens, num_drafted=depth)
-            has_ended = text.tell(on_tokens, before, has_ended)
+            has_ended = text.add(ids, num_accepted, limits, on_tokens, num_drafted=depth)
         text.decode_s = self._clock() - started - text.prefill_s
         return text
 

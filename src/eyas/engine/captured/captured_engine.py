@@ -104,15 +104,11 @@ class FastEngine:
         started = self._clock()
         first = self.start(prompt_ids)
         text.prefill_s = self._clock() - started
-        has_ended = text.begin(first, limits.stop_ids, limits.max_new_tokens)
-        has_ended = text.tell(on_tokens, 0, has_ended)
+        has_ended = text.begin(first, limits, on_tokens)
         records = self.rounds()
         while not has_ended:
             num_accepted, *choices = next(records)
-            before = len(text.ids)
-            ids = choices[: num_accepted + 1]
-            has_ended = text.add(ids, num_accepted, limits.stop_ids, limits.max_new_tokens)
-            has_ended = text.tell(on_tokens, before, has_ended)
+            has_ended = text.add(choices[: num_accepted + 1], num_accepted, limits, on_tokens)
         text.decode_s = self._clock() - started - text.prefill_s
         return text
 

@@ -62,19 +62,11 @@ class TreeEngine:
         started = self._clock()
         position = begin_tree(self._target, self._draft, rule, list(prompt_ids))
         text.prefill_s = self._clock() - started
-        has_ended = text.begin(position.pending_id, limits.stop_ids, limits.max_new_tokens)
-        has_ended = text.tell(on_tokens, 0, has_ended)
+        has_ended = text.begin(position.pending_id, limits, on_tokens)
         while not has_ended:
-            before = len(text.ids)
             gained = play_tree(self._target, self._draft, rule, position, shape)
-            has_ended = text.add(
-                gained.ids,
-                gained.num_accepted_drafts,
-                limits.stop_ids,
-                limits.max_new_tokens,
-                num_drafted=gained.num_draft_tokens,
-            )
-            has_ended = text.tell(on_tokens, before, has_ended)
+            num_drafted = gained.num_draft_tokens
+            has_ended = text.add(gained.ids, gained.num_accepted_drafts, limits, on_tokens, num_drafted=num_drafted)
         text.decode_s = self._clock() - started - text.prefill_s
         return text
 
