@@ -30,7 +30,7 @@ def test_prepare_says_what_is_missing(target, tmp_path, capsys):
 
 def test_a_peer_with_whole_weights_is_no_peer():
     BenchConfig(quantize="int8")
-    with pytest.raises(BenchConfigInvalid, match="none beside --quantize"):
+    with pytest.raises(BenchConfigInvalid, match="none with --quantize"):
         BenchConfig(quantize="int8", peer="transformers")
 
 

@@ -55,7 +55,7 @@ def test_init_only_says_that_the_draft_is_untrained(arguments, tmp_path: Path, c
     [
         (["--lr", "-1"], "train-config-invalid"),
         (["--lr", "inf"], "train-config-invalid"),
-        (["--seed", "99999999999999999999999"], "train-config-invalid"),
+        (["--seed", "99999999999999999999999"], "usage"),
         (["--threads", "0"], "train-config-invalid"),
         (["--threads", "100000"], "train-config-invalid"),
         (["--aux-boundaries", "2", "4"], "train-config-invalid"),
