@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -16,6 +17,7 @@ from eyas.contract.engines.launching.serve_options import ServeOptions
 from eyas.contract.engines.registry import engine_named, parse_engine
 from eyas.diagnostic import Diagnostic
 from eyas.serve.facts.clock import SystemClock
+from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Event, Experiment, Snapshot, Stall, StateName
 from eyas.serve.launch import flow, running_server
 from eyas.serve.launch.environment import server_environment
@@ -27,6 +29,7 @@ from eyas.serve.launch.memory_estimate import estimate_memory
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.log.tables import experiments_for, spec_config_of
 from eyas.serve.look.endpoints import KeyUnsendable, require_sendable
+from eyas.serve.look.engine_process import start_process
 from eyas.serve.supervise.supervisor import Supervisor
 from eyas.serve.supervise.views import PlainView
 from eyas.serve.verdict.canary_run import CanaryOptions
@@ -347,6 +350,18 @@ def test_the_keys_file_is_in_memory_and_its_link_is_dead_without_the_engine():
     assert not Path(target).exists() or "secret" not in Path(target).read_text()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(inherited[0])
+
+
+def test_the_engine_reads_the_key_through_the_link(tmp_path: Path):
+    """Below its guard, which is a process of its own: the descriptor has to come through both."""
+    folder = RunFolder.create(tmp_path, engine="sglang")
+    with flow._key_file("--config", "sesame") as (words, inherited):
+        reader = [sys.executable, "-c", "import sys; print(open(sys.argv[2]).read())", *words]
+        process = start_process(reader, dict(os.environ), folder, inherited=inherited)
+        assert process.wait_gone(20)
+        process.close()
+
+    assert folder.log_path.read_text().strip() == "api-key: 'sesame'"
 
 
 def test_links_that_killed_launches_left_are_swept_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -18,6 +18,7 @@ SCHEMA = "eyas.timeline/1"
 _MAX_EVENTS = 5000
 _MAX_WARNINGS = 100
 _MAX_CHARACTERS = 2000  # of one text: a server or a log may hand us anything
+_OF_LINES = ("note", "proof", "stop")  # the others hold what others said: one line, or it could pass for several
 _WRITING = "writing into the run folder"
 
 
@@ -101,7 +102,7 @@ class Journal:
 
     def tell(self, kind: EventKind, text: str, data: Mapping[str, Any], *, at: float) -> None:
         """Something happened at unix time `at`."""
-        text = text[:_MAX_CHARACTERS]
+        text = text[:_MAX_CHARACTERS] if kind in _OF_LINES else " ".join(text[:_MAX_CHARACTERS].splitlines())
         event = Event(at=at, elapsed_s=at - self.began_at, kind=kind, state=self.state, text=text, data=dict(data))
         if not self.timeline.add(event):
             return

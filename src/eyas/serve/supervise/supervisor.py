@@ -7,7 +7,7 @@
     snapshot = watcher.run(until={StateName.READY}, on_snapshot=view.show, on_event=...)
     watcher.prove(Proof(ok=..., text=...))  # the first-minute verdict: ready -> proven
 
-Nothing here sends a signal, starts a process or prints. Clock, probes and stacks are arguments: tests run in fake time.
+Nothing here sends a signal, starts a process or prints. Clock, probes and stacks are arguments, for tests in fake time.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -300,21 +300,21 @@ class Supervisor:
                     self.journal.tell("note", words, {"line": line.number}, at=at)
         self._rules.last_line_at = line.at
 
-    def _note_http(self, verdict: Assessment, seen: Observation) -> None:
+    def _note_http(self, found: Assessment, seen: Observation) -> None:
         """An endpoint can show a phase that no log told."""
-        if verdict.state is StateName.WARMING_UP or verdict.state.is_serving:
-            began = self._tracker.saw_http(ready=verdict.state.is_serving, at=seen.at)
+        if found.state is StateName.WARMING_UP or found.state.is_serving:
+            began = self._tracker.saw_http(ready=found.state.is_serving, at=seen.at)
             if began is not None:
                 self.journal.tell("phase", self._tracker.title_of(began), {"phase": began.key}, at=seen.at)
-        for warning in verdict.warnings:
+        for warning in found.warnings:
             self.journal.warn(warning, at=self._told_at(seen.at))
 
-    def _confirmed(self, verdict: Assessment, seen: Observation) -> Assessment:
+    def _confirmed(self, found: Assessment, seen: Observation) -> Assessment:
         """A suspected stall becomes one when two samples of stacks agree, or when no stacks can be had."""
-        if not verdict.suspects_stall:
+        if not found.suspects_stall:
             if self._stall.calm():
                 self.journal.tell("note", "it moves again", {}, at=seen.at)
-            return verdict
+            return found
         run = self._tracker.current
         context = StallContext(
             phase=run.id,
@@ -328,18 +328,16 @@ class Supervisor:
         if self._stall.note:
             self.journal.tell("stacks", self._stall.note, {}, at=seen.at)
         if outcome == "stalled":
-            return verdict
+            return found
         state = self._last.state if self._last is not None else StateName.STARTING
         if outcome == "moving":
             self._rules.note_moves({"progress": "the stacks of a rank change"}, seen.at)
-            return replace(verdict, state=state, reason="slow, not hung: the stacks change")
-        apart = f"{self.patience.second_sample_s:.0f} s apart"
-        return replace(verdict, state=state, reason=f"{verdict.reason}; taking stacks twice, {apart}")
+            return replace(found, state=state, reason="slow, not hung: the stacks change")
+        apart_s = f"{self.patience.second_sample_s:.0f}"
+        return replace(found, state=state, reason=f"{found.reason}; taking stacks twice, {apart_s} s apart")
 
-    # ------------------------------------------------------------------ words
-
-    def _snapshot(self, verdict: Assessment, seen: Observation) -> Snapshot:
-        state, reason = verdict.state, verdict.reason
+    def _snapshot(self, found: Assessment, seen: Observation) -> Snapshot:
+        state, reason = found.state, found.reason
         proof = self._proof or self._acceptance.proof()
         if state is StateName.READY and proof is not None and proof.ok:
             state, reason = StateName.PROVEN, f"{reason}; {proof.text}"
