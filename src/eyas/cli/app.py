@@ -37,7 +37,7 @@ COMMANDS = {
     "report": "One self-contained HTML page of a run.",
     "header": "A checkpoint's names, shapes and config, without weights.",
     "engines": "The load rules that eyas knows, by engine and version.",
-    "serve": "Start SGLang or vLLM with a draft, checked and supervised.",
+    "serve": "Start SGLang, vLLM or TensorRT-LLM with a draft, supervised.",
     "watch": "What a server is doing now, from a URL, a process or a log.",
 }
 

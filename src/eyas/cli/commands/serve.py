@@ -90,7 +90,7 @@ def serve(
     flow: Annotated[ServeFlow, Parameter(name="*")] = _FLOW,
     json: JsonFlag = False,
 ) -> int:
-    """Start SGLang or vLLM with a draft: checked before, supervised while it starts, proven after.
+    """Start SGLang, vLLM or TensorRT-LLM with a draft: checked before, supervised while it starts, proven after.
 
     Refuses to start what would serve a broken draft (exit 1, with the findings); --force CODE overrules one finding.
     Ctrl-C ends the server well, a second Ctrl-C at once.
