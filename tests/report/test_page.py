@@ -10,7 +10,6 @@ from eyas.report.page import (
     MOST_BYTES,
     Chart,
     Headline,
-    LegendKey,
     Page,
     Section,
     Table,
@@ -27,7 +26,7 @@ def page_with(text: str) -> str:
     tokens = Tokens(
         prompt=text,
         tokens=[TokenSpan(text=text, css="d1", title=text)],
-        legend=[LegendKey(css="d1", text=text)],
+        legend=[("d1", text)],
         caption=text,
     )
     chart = Chart(svg=svg.bar_chart([text], [(text, [0.5])], title=text, y_label=text, y_max=1.0), caption=text)
@@ -91,7 +90,7 @@ def large(num: int, text: str) -> Page:
     spans = [svg.Span(label=text, start=0.0, end=1.0)] * num
     blocks = [
         Table(head=[text] * num, rows=[[text] * num] * num),
-        Tokens(prompt=text, tokens=tokens, legend=[LegendKey(css="d1", text="t")] * num),
+        Tokens(prompt=text, tokens=tokens, legend=[("d1", "t")] * num),
         Text(text=text * num, summary=text),
         Chart(svg=svg.line_chart(lines, title=text, x_label=text, y_label=text)),
         Chart(svg=svg.range_chart(ranges, title=text, x_label=text)),

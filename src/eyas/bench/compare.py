@@ -132,11 +132,6 @@ def share_of_ceiling(speedup: float, ceiling: float) -> str:
     return "at it" if share >= _AT_CEILING else f"{share:.0%}"
 
 
-def arm_words(arm: str) -> str:
-    """`K = 3`, `K = auto`, `tree 3x3x7`."""
-    return arm.replace("k=", "K = ").replace("tree=", "tree ")
-
-
 def is_told(set_name: str, sets: Sequence[str]) -> bool:
     """Whether to show a set: `all` repeats the other one if there is one kind of text."""
     return set_name != ALL or len({*sets} - {ALL}) != 1

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eyas.bench.bench_config import BenchConfig
-from eyas.bench.compare import Parts, arm_words, best_of, compare, impossible, is_told
+from eyas.bench.compare import Parts, best_of, compare, impossible, is_told
 from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TreeArm, TreePartTimer
 from eyas.bench.measure import ALL, MAX_LOGIT_GAP, Answer, Arm, BenchPrompt, Measurements, figures, judge, measure
 from eyas.decode.repetition import repetition_share
-from eyas.records.bench_record import ArmFigures, BenchRecord, Comparison, Divergence, Passage
+from eyas.records.bench_record import ArmFigures, BenchRecord, Comparison, Divergence, Passage, arm_words
 from eyas.talk import Talk
 
 if TYPE_CHECKING:

@@ -231,3 +231,8 @@ class BenchRecord:
     def as_document(self) -> dict[str, Any]:
         """The run as a JSON object; field names as here."""
         return {"schema": SCHEMA, **asdict(self)}
+
+
+def arm_words(arm: str) -> str:
+    """`K = 3`, `K = auto`, `tree 3x3x7`."""
+    return arm.replace("k=", "K = ").replace("tree=", "tree ")

@@ -6,14 +6,21 @@ from pathlib import Path
 from typing import Any
 
 from eyas import __version__
-from eyas.report.documents import Document, RunDocuments, read_runs
-from eyas.report.drafts import mixed_drafts
+from eyas.report.documents import CHECK, Document, RunDocuments, mixed_drafts, read_runs
 from eyas.report.page import Headline, Page, Section, Table, render
 from eyas.report.section_bench import BENCH, bench_headlines, bench_sections
-from eyas.report.section_check import CHECK, check_sections
-from eyas.report.section_eval import EVAL, eval_headlines, eval_sections
-from eyas.report.section_timeline import TIMELINE, timeline_sections
-from eyas.report.section_training import HELD_OUT, METRICS, ROWS, training_sections
+from eyas.report.sections import (
+    EVAL,
+    HELD_OUT,
+    METRICS,
+    ROWS,
+    TIMELINE,
+    check_sections,
+    eval_headlines,
+    eval_sections,
+    timeline_sections,
+    training_sections,
+)
 from eyas.talk import Talk
 
 # Schemas whose content is on a card.

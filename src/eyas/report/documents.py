@@ -1,4 +1,7 @@
-"""Finds the JSON documents in a run's folder; a document is known by its `schema`, never by its file name."""
+"""Finds the JSON documents in a run's folder, and the draft that each is about.
+
+A document is known by its `schema`, never by its file name.
+"""
 
 import json
 import os
@@ -9,9 +12,11 @@ from typing import Any
 
 from eyas.errors import EyasError
 from eyas.records.fingerprint import of_files
+from eyas.talk import counted
 
 _MAX_DOCUMENT_BYTES = 64 << 20
 _MAX_DEPTH = 3
+CHECK = "eyas.check"
 
 
 class NothingToReport(EyasError):
@@ -127,3 +132,42 @@ def _read(file: Path) -> tuple[str, Mapping[str, Any]] | None:
     records = [json.loads(line) for line in text.splitlines() if line.strip()]
     schema = records[0].get("schema") if records and isinstance(records[0], dict) else None
     return (schema, {"records": records}) if isinstance(schema, str) and schema.startswith("eyas.") else None
+
+
+def draft_words(content: Mapping[str, Any]) -> str:
+    """The draft that a benchmark or an evaluation names, as path and fingerprint; "" if it names none."""
+    draft = content.get("draft")
+    if not isinstance(draft, Mapping):
+        return ""
+    path, fingerprint = draft.get("path"), draft.get("fingerprint")
+    return " ".join([*([str(path)] if path else []), *([f"({fingerprint})"] if fingerprint else [])])
+
+
+def mixed_drafts(runs: RunDocuments) -> str:
+    """A line for each draft with its documents if there is more than one draft; else "".
+
+    A document that names no draft counts for none. `check` names only a path: it counts for the draft to which another
+    document gives this path.
+    """
+    names, parts = dict[str, str](), dict[str, list[str]]()
+    for document in sorted(runs.documents, key=lambda document: document.schema.split("/")[0] == CHECK):
+        found = _draft_of(document, names)
+        if found is not None:
+            names.setdefault(*found)
+            parts.setdefault(found[0], []).append(document.path)
+    if len(parts) < 2:
+        return ""
+    lines = [f"{names[fingerprint]} ({fingerprint}): {', '.join(paths)}" for fingerprint, paths in parts.items()]
+    return "\n".join([f"This page shows {counted(len(parts), 'different draft')} (by their weight files):", *lines])
+
+
+def _draft_of(document: Document, names: Mapping[str, str]) -> tuple[str, str] | None:
+    """Fingerprint and path."""
+    if document.weights is not None:
+        return document.weights, str(Path(document.path).parent)
+    draft = document.content.get("draft")
+    if isinstance(draft, str):
+        return next((known for known in names.items() if known[1] == draft), None)
+    if isinstance(draft, Mapping) and isinstance(draft.get("fingerprint"), str):
+        return draft["fingerprint"], str(draft.get("path", "unnamed"))
+    return None

@@ -1,7 +1,7 @@
 """The page: sections made of blocks, rendered by one template. Everything from a run is escaped; only our SVG is not.
 
-Knows blocks, not records: `section_*.py` turn a run's documents into blocks. A page stays below `MOST_BYTES` whatever
-it is given: long blocks are cut, the largest sections are left out, and the page says so.
+Knows blocks, not records: `sections.py` and `section_bench.py` turn a run's documents into blocks. A page stays below
+`MOST_BYTES` whatever it is given: long blocks are cut, the largest sections are left out, and the page says so.
 """
 
 from collections.abc import Sequence
@@ -46,20 +46,12 @@ class TokenSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LegendKey:
-    """What a colour means."""
-
-    css: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """Generated text in which each token is coloured by its origin."""
+    """Generated text in which each token is coloured by its origin; `legend`: (CSS class, what its colour means)."""
 
     prompt: str
     tokens: Sequence[TokenSpan]
-    legend: Sequence[LegendKey]
+    legend: Sequence[tuple[str, str]]
     caption: str = ""
     kind: str = "tokens"
 

@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from eyas.records.bench_record import MAX_SPEEDUP_PER_ACCEPT_LENGTH
+from eyas.records.bench_record import MAX_SPEEDUP_PER_ACCEPT_LENGTH, arm_words
 from eyas.report import svg
-from eyas.report.documents import RunDocuments
-from eyas.report.drafts import draft_words
-from eyas.report.page import Block, Chart, Headline, LegendKey, Section, Table, Text, Tokens, TokenSpan
+from eyas.report.documents import RunDocuments, draft_words
+from eyas.report.page import Block, Chart, Headline, Section, Table, Text, Tokens, TokenSpan
 
 BENCH = "eyas.bench"
 _DEEPEST_COLOUR = 5  # page.css has d1 … d5; deeper drafts share the last
@@ -132,7 +131,7 @@ def _batch_blocks(content: Record) -> list[Block]:
 
 
 def _speed_range(arm: str, group: str, speed: Record, num_draft_tokens: int) -> svg.Range:
-    label, series = f"{_arm_words(arm)}, {group}", 2 if num_draft_tokens else 1
+    label, series = f"{arm_words(arm)}, {group}", 2 if num_draft_tokens else 1
     return svg.Range(label=label, low=speed["minimum"], median=speed["median"], high=speed["maximum"], series=series)
 
 
@@ -178,11 +177,7 @@ def _batch_row(figures: Record, arm: Record) -> list[str | int | float]:
 
 def _draft(c: Record) -> str:
     """`K = 3`, `K = auto`, or `tree 3x3x7`."""
-    return _arm_words(c.get("arm") or f"k={c['num_draft_tokens']}")
-
-
-def _arm_words(arm: str) -> str:
-    return arm.replace("k=", "K = ").replace("tree=", "tree ")
+    return arm_words(c.get("arm") or f"k={c['num_draft_tokens']}")
 
 
 def _drafts(c: Record) -> str:
@@ -213,7 +208,7 @@ def _passage(passage: Record) -> Tokens:
     return Tokens(
         prompt=f"{passage['set']}: {passage['id']}",
         tokens=tokens,
-        legend=[LegendKey(css=_css(origin), text=_origin(origin)) for origin in origins],
+        legend=[(_css(origin), _origin(origin)) for origin in origins],
         caption=f"Where each token came from, K = {passage['num_draft_tokens']}",
     )
 

@@ -9,11 +9,12 @@ from cyclopts import Parameter
 from eyas import shipped
 from eyas.bench.batches import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig
-from eyas.bench.compare import arm_words, impossible, is_told, outcome, share_of_ceiling
+from eyas.bench.compare import impossible, is_told, outcome, share_of_ceiling
 from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
 from eyas.contract.files.read_checkpoint import require_checkpoint
+from eyas.records.bench_record import arm_words
 from eyas.records.eval_rows import files_of
 from eyas.talk import say_loading
 
