@@ -1,4 +1,4 @@
-"""The one way eyas says no: what, where, why, what to do. Knows nothing of any feature.
+"""The base of every error that eyas raises on purpose: what, where, why, what to do.
 
 Each package defines its own subclasses beside the code that raises them, one per way to be wrong; every `code`
 has a heading in docs/errors.md and a test.

@@ -98,7 +98,7 @@ def test_an_output_that_is_there_is_kept_unless_replace(tmp_path: Path, capsys: 
     assert main(["convert", str(draft), str(tmp_path / "out"), "--to", "sglang"]) == 2
     message = capsys.readouterr().err
     assert "output-exists" in message
-    assert "--replace swaps it out" in message
+    assert "`--replace` overwrites OUT" in message
     assert main(["convert", str(draft), str(tmp_path / "out"), "--to", "sglang", "--replace"]) == 0
 
 

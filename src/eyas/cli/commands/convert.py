@@ -42,7 +42,7 @@ def convert(
 
     Plans from headers, validates every shape, copies the data in slices, compares what it wrote with the source, and
     only then renames the folder into place. Beside the weights it writes eyas.json: every switch, where its value came
-    from, fingerprints, and what was lost with --allow. Tokenizer files and model cards stay behind (and are named).
+    from, fingerprints, and what was lost with --allow. Tokenizer files and model cards are not copied (and are named).
 
     Parameters
     ----------
@@ -63,14 +63,14 @@ def convert(
         several times. The draft is then judged as if it had these names. What all names begin with and no draft has,
         such as module., is left out without being told.
     allow
-        Go on in spite of the finding or loss with this code; may be given several times, and is recorded.
+        Convert in spite of the finding or loss with this code; may be given several times, and is recorded.
     fix
         d2t-absolute: d2t holds target ids, and is written as the offsets that every engine wants. Refused unless t2d
         proves it; recorded.
     dry_run
         Show the plan, tensor by tensor, and write nothing.
     replace
-        Swap out a folder that is there already, if eyas wrote it or it is empty.
+        Overwrite OUT if eyas wrote it or it is empty, and it does not contain the source.
     """
     from eyas.cli.target_option import draft_path
     from eyas.contract.dialects.llama_cpp import NAMES
@@ -137,7 +137,9 @@ def _write(plan: ConversionPlan, out: Path, talk: Terminal, replace: bool) -> Co
         return apply_conversion(plan, out, talk, replace=replace)
     except OutputExists as error:
         if not replace:
-            error.add_note("--replace swaps it out, if eyas wrote it or it is empty, and the source is not in it")
+            error.add_note(
+                "`--replace` overwrites OUT if eyas wrote it or it is empty, and it does not contain the source"
+            )
         raise
 
 

@@ -75,7 +75,7 @@ class CheckReport:
         return max(found, key=SEVERITIES.index) if found else None
 
     def withheld(self, label: str) -> str | None:
-        """Why nobody is shown the flags of a launch on this engine; None where they may be copied."""
+        """Why the flags of a launch on this engine are not shown; None where they may be copied."""
         answered = launch.answers if (launch := self.launch.get(label)) else ()
         mine = (f.code for f in errors_of(self.findings) if f.engine in (None, label))
         codes = dict.fromkeys(code for code in mine if code not in answered)

@@ -45,7 +45,7 @@ def plan_conversion(
 
     Args:
         target: for what the format wants from it (embedding, depth).
-        allow: codes of findings and losses to go on with.
+        allow: codes of findings and losses to accept.
         fix: codes of findings to repair; d2t-absolute: the ids become offsets.
         is_dry: the plan is only looked at: a header dump will do.
 
@@ -119,7 +119,7 @@ def _damage(reading: DraftReading, target: TargetSpec | None, allow: Sequence[st
             f"the draft has {counted(len(refused), 'error')}; nothing was written",
             reading.checkpoint.where,
             _list(refused),
-            f"{refused[0].advice}; or go on with it as it is: {flags}",
+            f"{refused[0].advice}; or convert it as it is: {flags}",
         )
     return {finding.code: finding.what for finding in found}
 
@@ -277,7 +277,7 @@ def _side_files(reading: DraftReading) -> dict[str, Any]:
 
 
 def _left_out(reading: DraftReading) -> tuple[str, ...]:
-    """Files that stay behind: a draft is served with its target's tokenizer, and a card describes another format."""
+    """Files that are not copied: a draft is served with its target's tokenizer, and a card describes another format."""
     root, kept = reading.checkpoint.root, set(reading.checkpoint.files)
     if root is None or reading.checkpoint.kind != "folder":
         return ()

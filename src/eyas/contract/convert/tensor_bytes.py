@@ -177,6 +177,6 @@ def ended_early(path: Path, at: int) -> SourceChanged:
     return SourceChanged(
         f"{path.name} ended early",
         str(path),
-        f"byte {at} was there when the headers were read and is not any more: somebody writes to the source",
+        f"byte {at} was there when the headers were read and is gone now: another process writes to the source",
         "wait until the source is complete, then convert again",
     )

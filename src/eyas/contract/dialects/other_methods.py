@@ -45,7 +45,7 @@ class Method:
         """The one thing to say of a checkpoint of this method.
 
         Args:
-            algorithm: of the launch in question; "" when none is.
+            algorithm: of the launch in question; "" for no launch.
         """
         launched = [flag for flag in self.serve if isinstance(flag, Flag) and flag.value == algorithm]
         what = f"this is {self.title}, which eyas does not judge: it knows EAGLE-3 drafts of dense layers"

@@ -12,7 +12,7 @@ JSON_LIMIT_BYTES = 64 << 20  # the index of a 1 T-parameter target is about 10 M
 
 
 class FileUnreadable(EyasError):
-    """A file that is named but is not there, is no regular file, or may not be read."""
+    """A file that is named but is missing, is not a regular file, or may not be read."""
 
     code = "file-unreadable"
 
@@ -75,7 +75,7 @@ def parse_json(data: bytes, where: str) -> Any:
         if _is_deeper(value, MAX_DEPTH):
             raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
         if b"\\ud" in data or b"\\uD" in data:
-            json.dumps(value, ensure_ascii=False).encode()  # half of a pair of escapes is no text: UnicodeEncodeError
+            json.dumps(value, ensure_ascii=False).encode()  # half of a pair of escapes is not text: UnicodeEncodeError
         return value
     except _Twice as error:
         raise JsonDuplicateKey(
@@ -100,7 +100,7 @@ def read_json(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
     """
     try:
         if not path.is_file():
-            raise unreadable(path, "it is not there, or is no regular file")
+            raise unreadable(path, "it is missing, or not a regular file")
         size = path.stat().st_size
         if size > limit_bytes:
             raise JsonTooLarge(

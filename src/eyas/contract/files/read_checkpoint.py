@@ -60,7 +60,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if path.suffix == ".json":
         return _read_json_file(path)
     raise CheckpointEmpty(
-        f"{path.name} is no checkpoint",
+        f"{path.name} is not a checkpoint",
         str(path),
         "a file must be .safetensors, .bin, a config.json or a header dump",
         "give the checkpoint's folder",
@@ -125,7 +125,7 @@ def _read(
     config = read_json_object(config_path) if config_path.exists() else {}
     if not found.files and not config:
         raise CheckpointEmpty(
-            f"{root} holds no checkpoint",
+            f"{root} does not hold a checkpoint",
             str(root),
             "it has neither config.json nor *.safetensors nor *.bin",
             "give the folder that holds config.json and the weights",

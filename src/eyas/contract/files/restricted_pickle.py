@@ -31,7 +31,7 @@ class PickleRunsCode(EyasError):
 
 
 class PickleInvalid(EyasError):
-    """The pickle is malformed, or is no state dict (name -> tensor)."""
+    """The pickle is malformed, or is not a state dict (name -> tensor)."""
 
     code = "pickle-invalid"
 
@@ -112,7 +112,7 @@ def read_state_dict(data: bytes, where: str) -> dict[str, PickledTensor]:
 
 def _pickle_invalid(where: str, why: str) -> PickleInvalid:
     return PickleInvalid(
-        "the pickle holds no readable state dict",
+        "the pickle does not hold a readable state dict",
         where,
         why,
         "save `model.state_dict()` alone, best as safetensors",
@@ -130,7 +130,7 @@ def _flat_state_dict(value: Any) -> dict[str, PickledTensor]:
 
 def _sizes(value: Any) -> tuple[int, ...]:
     if not isinstance(value, tuple) or len(value) > 64 or not all(type(v) is int and 0 <= v < 1 << 63 for v in value):
-        raise _Malformed(f"a size or stride is no tuple of sizes but a {type(value).__name__}")
+        raise _Malformed(f"a size or stride is not a tuple of sizes but a {type(value).__name__}")
     return value
 
 
@@ -184,7 +184,7 @@ class _Machine:
                     raise _Malformed(f"{len(self.stack)} values are left at its end")
                 return self.stack[0]
             self._step(opcode.name, argument)
-        raise _Malformed("it has no end")
+        raise _Malformed("its end is missing")
 
     def _step(self, name: str, argument: Any) -> None:
         stack = self.stack
@@ -215,7 +215,7 @@ class _Machine:
         if name == "REDUCE":
             arguments, function = stack.pop(), stack.pop()
             if not isinstance(function, _Function) or not isinstance(arguments, tuple):
-                raise _Malformed("it calls something that is no function")
+                raise _Malformed("it calls something that is not a function")
             stack.append(function.apply(arguments))
         elif name == "BINPERSID":
             stack.append(_storage(stack.pop()))
@@ -228,14 +228,14 @@ class _Machine:
         elif name in ("APPEND", "APPENDS"):
             values = [stack.pop()] if name == "APPEND" else self._to_mark()
             if not isinstance(stack[-1], list):
-                raise _Malformed("it appends to something that is no list")
+                raise _Malformed("it appends to something that is not a list")
             stack[-1].extend(values)
         elif name == "BUILD":
             stack.pop()  # `_metadata` of a state dict: module versions
             if not isinstance(stack[-1], dict):
-                raise _Malformed("it sets attributes of something that is no dict")
+                raise _Malformed("it sets attributes of something that is not a dict")
         else:
-            raise _Malformed(f"opcode {name} has no place in a state dict")
+            raise _Malformed(f"opcode {name} does not belong in a state dict")
 
     def _global(self, name: str, argument: Any) -> None:
         if name == "STACK_GLOBAL":
@@ -247,14 +247,14 @@ class _Machine:
             raise PickleRunsCode(
                 f"the pickle names {argument.replace(' ', '.')[:120]!r}",
                 self.where,
-                "that is no part of a state dict; loading this file with pickle would call it (eyas did not)",
+                "that is not part of a state dict; loading this file with pickle would call it (eyas did not)",
                 "do not load this file; ask its author for safetensors",
             )
         self.stack.append(_ALLOWED[argument])
 
     def _set(self, target: Any, items: list[Any]) -> None:
         if not isinstance(target, dict) or len(items) % 2:
-            raise _Malformed("it sets items of something that is no dict")
+            raise _Malformed("it sets items of something that is not a dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
             # only names as keys: hashing a nested tuple could take forever
             if type(key) is not str or key in target:
@@ -289,7 +289,7 @@ _CONSTANTS: Mapping[str, Callable[[], Any]] = {
 
 def _storage(identity: Any) -> Storage:
     if not isinstance(identity, tuple) or len(identity) != 5 or identity[0] != "storage":
-        raise _Malformed("a persistent id that is no storage")
+        raise _Malformed("a persistent id that is not a storage")
     _, kind, key, _, num_elements = identity
     if not isinstance(kind, _StorageType) or type(key) is not str or type(num_elements) is not int or num_elements < 0:
         raise _Malformed("a storage without type, key or length")

@@ -70,7 +70,7 @@ class FileTruncated(EyasError):
 
 
 class FileTrailingData(EyasError):
-    """The file goes on after the last tensor."""
+    """The file continues after the last tensor."""
 
     code = "file-trailing-data"
 
@@ -101,7 +101,7 @@ def read_safetensors_header(path: Path) -> SafetensorsHeader:
     """
     try:
         if not path.is_file():
-            raise unreadable(path, "it is not there, or is no regular file")
+            raise unreadable(path, "it is missing, or not a regular file")
         with open(path, "rb") as file:
             file_bytes = os.fstat(file.fileno()).st_size
             prefix = file.read(_LENGTH_BYTES)
@@ -119,7 +119,7 @@ def parse_safetensors_header(data: bytes, path: Path, file_bytes: int) -> Safete
     document = parse_json(data, f"{path}: header")
     if not isinstance(document, dict) or not data.startswith(b"{"):
         raise HeaderInvalid(
-            "the header is no JSON object",
+            "the header is not a JSON object",
             str(path),
             f"it starts with {data[:8]!r}",
             "this is not a safetensors file; download or export it again",
@@ -239,7 +239,7 @@ def _check_offsets(ordered: Mapping[str, TensorInfo], path: Path, data_begin: in
         )
     if at < file_bytes:
         raise FileTrailingData(
-            f"{path.name} goes on after its last tensor",
+            f"{path.name} continues after its last tensor",
             str(path),
             f"the header describes {at} bytes, the file has {file_bytes}",
             "download or export the file again: the header and the data do not belong together",

@@ -22,7 +22,7 @@ _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin", "random_s
 
 
 class IndexInvalid(EyasError):
-    """A weight index that is no map from tensor names to file names."""
+    """A weight index that does not map tensor names to file names."""
 
     code = "index-invalid"
 
@@ -57,7 +57,7 @@ class WeightFiles:
 
 
 def find_weight_files(folder: Path) -> WeightFiles:
-    """The weight files of `folder`: indexed or single safetensors first, then `.bin`; none at all is no error.
+    """The weight files of `folder`: indexed or single safetensors first, then `.bin`; a folder without any is not an error.
 
     Raises:
         ShardMissing: without an index, a file named `…-00001-of-00002…` lacks its companions.

@@ -27,7 +27,7 @@ _UNSET32 = 0xFFFFFFFF
 
 
 class BinNotZip(EyasError):
-    """A `.bin` that is no PyTorch zip: truncated, or of the format before PyTorch 1.6."""
+    """A `.bin` that is not a PyTorch zip: truncated, or of the format before PyTorch 1.6."""
 
     code = "bin-not-zip"
 
@@ -57,7 +57,7 @@ def read_zip_records(path: Path) -> Mapping[str, ZipRecord]:
     """
     try:
         if not path.is_file():
-            raise unreadable(path, "it is not there, or is no regular file")
+            raise unreadable(path, "it is missing, or not a regular file")
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             refuse_pointer(file.read(64), path)

@@ -158,7 +158,7 @@ def _without_common_end(one: str, other: str) -> tuple[str, str]:
     """What differs in front, up to the end of a part of the name: blocks.0.x and layers.0.x differ in blocks."""
     length = len(_common_end(one, other))
     old, new, end = one[: len(one) - length], other[: len(other) - length], one[len(one) - length :]
-    if old[-1:].isalnum() or new[-1:].isalnum():  # within a part: on to behind its dot
+    if old[-1:].isalnum() or new[-1:].isalnum():  # within a part: up to the end of its dot
         rest_of_part = end[: end.find(".") + 1] or end
         return old + rest_of_part, new + rest_of_part
     return old, new

@@ -1,6 +1,6 @@
 """Config keys as data: those that decide something in some engine or trainer, and those known to be inert.
 
-A key on neither list is an error: nobody knows what it decides. Source: the config classes and loaders of SGLang
+A key on neither list is an error: what it decides is not known. Source: the config classes and loaders of SGLang
 0.5.9-0.5.23, vLLM 0.25.1-0.33.0, speculators 0.9.0, SpecForge, ModelOpt, TorchSpec, AngelSlim, EAGLE.
 """
 

@@ -9,7 +9,7 @@ from eyas.errors import EyasError
 
 
 class RenameInvalid(EyasError):
-    """A `--rename` that is no OLD=NEW, fits no tensor, or gives two tensors one name."""
+    """A `--rename` that is not OLD=NEW, fits no tensor, or gives two tensors one name."""
 
     code = "rename-invalid"
 
@@ -38,7 +38,7 @@ def parse_rename(text: str) -> Rename:
     rename = Rename(old=old.removesuffix("*"), new=new.removesuffix("*"), is_prefix=is_prefix)
     if str(rename) != text or "*" in rename.old + rename.new or (not is_prefix and not (old and new)):
         raise RenameInvalid(
-            f"--rename {text} is no renaming",
+            f"--rename {text} is not OLD=NEW",
             "--rename",
             "it must be OLD=NEW, or OLD_PREFIX*=NEW_PREFIX* for all tensors whose names begin so",
             "for example --rename 'blk0_*=midlayer.*' (quoted: the shell has its own use for a star)",

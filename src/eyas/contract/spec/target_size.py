@@ -31,7 +31,7 @@ class TargetSize:
 
 
 def size_of_tensors(spec: TargetSpec, tensors: Mapping[str, TensorInfo]) -> TargetSize:
-    """The size of a checkpoint whose headers are at hand."""
+    """The size of a checkpoint from its headers."""
     counted = [(name, prod(info.shape) * _values_in_one(name)) for name, info in tensors.items()]
     return size_of_counts(spec, counted, num_bytes=sum(info.num_bytes for info in tensors.values()))
 
