@@ -57,7 +57,7 @@ class WeightFiles:
 
 
 def find_weight_files(folder: Path) -> WeightFiles:
-    """The weight files of `folder`: indexed or single safetensors first, then `.bin`; a folder without any is not an error.
+    """The weight files of `folder`: indexed or single safetensors first, then `.bin`; none at all is fine.
 
     Raises:
         ShardMissing: without an index, a file named `…-00001-of-00002…` lacks its companions.
