@@ -44,7 +44,7 @@ def open_chat(
         talk: notes of what is left out, drawn at random or guessed.
 
     Raises:
-        DraftMissing: drafts were asked for, and there is no draft.
+        DraftMissing: drafts were asked for without a draft.
         SamplingInvalid: sampling options are out of range.
         TemplateMissing, TokenizerUnloadable: see `open_prompt_reader`.
         What reading the draft and the target raises (docs/errors.md).

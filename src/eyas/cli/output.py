@@ -79,7 +79,7 @@ def save_document(document: dict[str, Any], out: Path | None) -> None:
         from eyas.records.atomic import write_text
 
         text = json_module.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False)
-        write_text(out, printable(text) + "\n")  # an undecodable name stands there as its escape
+        write_text(out, printable(text) + "\n")  # an undecodable name is written as its escape
 
 
 def emit(document: dict[str, Any], text: str, *, json: bool, exit_code: int = 0) -> int:

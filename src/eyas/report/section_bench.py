@@ -141,7 +141,7 @@ def _speedup_range(c: Record, group: str, ceiling: float | None) -> svg.Range:
 
 
 def _told(rows: Sequence[Record]) -> list[Record]:
-    """Without `all` where there is only one kind of text."""
+    """The rows to show: not `all` if there is only one kind of text, which it would repeat."""
     kinds = {row["set"] for row in rows} - {"all"}
     return [row for row in rows if row["set"] != "all" or len(kinds) != 1]
 

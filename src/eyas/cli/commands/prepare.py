@@ -59,7 +59,7 @@ def prepare(
     replace
         Swap out a folder that holds other rows.
     recipe
-        File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
+        File (YAML, TOML, JSON) with a section per command; the command line wins.
     """
     assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
     if writing.threads is not None:

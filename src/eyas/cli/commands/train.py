@@ -86,7 +86,7 @@ def train(
         Show rows, mask, vocabulary, memory and disk, check that the target wrote the answers, time three steps, and
         stop. Where the target is only config and tokenizer, show what those tell, and an estimate of the time.
     recipe
-        File (YAML, TOML, JSON) with a section per command; what stands on the command line wins.
+        File (YAML, TOML, JSON) with a section per command; the command line wins.
     """
     assert recipe is None, "`cli.recipe_file` has put the recipe's options in its place"
     require_threads(threads)
