@@ -14,11 +14,10 @@ from eyas.models.target import Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.preflight.examine import duration, examine, plan_train, say_time, say_time_elsewhere
+from eyas.train.preflight.examine import duration, examine, mask_statistics, plan_train, say_time, say_time_elsewhere
 from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.preflight.target_checks import TeacherWrong, check_teacher
 from eyas.train.request import TrainRequest
-from eyas.train.rows.mask_statistics import mask_statistics
 from tiny_target import tiny_target
 from train_run_folder import make_run_folder
 
@@ -77,7 +76,7 @@ def test_all_of_it_is_said_and_nothing_is_written(inputs, tmp_path: Path):
     assert document["trial"]["tokens_per_s"] > 0
     assert document["trial"]["seconds"] == pytest.approx(plan.num_tokens / document["trial"]["tokens_per_s"])
     assert (
-        document["trial"]["peak_memory_bytes"] > plan.costs.memory_bytes["this process so far (python, torch)"] > 2**26
+        document["trial"]["peak_memory_bytes"] >= plan.costs.memory_bytes["this process so far (python, torch)"] > 2**26
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -36,11 +36,10 @@ from eyas.train.optimise.optimiser import TrainingDiverged
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.draft_spec import AuxBoundaryBeyondTarget
 from eyas.train.preflight.examine import DiskTooSmall, plan_train
-from eyas.train.preflight.train_plan import RowsOfAnotherTarget
+from eyas.train.preflight.train_plan import DraftVocabTooLarge, RowsOfAnotherTarget
 from eyas.train.request import TrainRequest
 from eyas.train.rows.held_out_rows import HeldOutUnusable
 from eyas.train.rows.packing import pack
-from eyas.train.rows.vocabulary import DraftVocabTooLarge
 from eyas.train.run.held_out_replay import HeldOutReplay
 from eyas.train.run.train import Trained, train
 from eyas.train.run.unfinished_run import CheckpointDamaged, CheckpointForeign

@@ -40,7 +40,7 @@ def peak_memory_bytes(device: torch.device) -> int:
     """Peak so far: allocated by torch on this GPU, or resident memory of this process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return max(resident_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)  # the kernel counts it late
 
 
 def resident_bytes() -> int:

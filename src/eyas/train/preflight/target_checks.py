@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -171,10 +171,6 @@ class TeacherCheck:
     num_tokens: int
     same_argmax: float
     largest_difference: float
-
-    def as_document(self) -> dict[str, Any]:
-        """The check as a JSON object."""
-        return asdict(self)
 
     def __str__(self) -> str:
         return (

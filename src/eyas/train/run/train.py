@@ -2,25 +2,31 @@
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from eyas import __version__
+from eyas.contract.convert.sidecar import NAME
 from eyas.errors import ExitCode, EyasError
+from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
+from eyas.models.save_draft import save_draft
 from eyas.models.target import Target
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
-from eyas.records.checkpoint import LAST_GOOD, resume_folder
+from eyas.records.atomic import atomic_folder
+from eyas.records.checkpoint import LAST_GOOD, METRICS, resume_folder
 from eyas.records.eval_record import Figures
 from eyas.replay.figures import is_nothing_accepted, nothing_accepted
 from eyas.talk import Talk
@@ -33,11 +39,10 @@ from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.preflight.train_plan import TrainPlan, run_identity
 from eyas.train.request import TrainRequest
 from eyas.train.run.held_out_replay import HeldOutReplay
-from eyas.train.run.metrics_journal import held_out_of, open_sinks, steps_of
+from eyas.train.run.metrics_journal import WRITTEN_SCHEMA, held_out_of, open_sinks, replay_record, steps_of
 from eyas.train.run.run_steps import Checkpointing, RunOutcome, Watch, run_steps, take_best
 from eyas.train.run.stopping import Listen, TrainingStopped, never_asked
 from eyas.train.run.unfinished_run import read_state, throw_away
-from eyas.train.run.write_draft import write_draft
 from eyas.train.step.captured import CudaGraphs, Recorder
 
 # Of a micro-batch: more takes a GPU longer than the host needs to launch it, and padding would cost more than launches.
@@ -290,3 +295,58 @@ def _only_one(out: Path) -> Iterator[None]:
                     "wait for that process, or end it and run this command again; or choose another --out",
                 ) from None
         yield
+
+
+def write_draft(
+    out: Path,
+    request: TrainRequest,
+    config: TrainConfig,
+    plan: TrainPlan,
+    draft: Eagle3Draft,
+    records: Sequence[Mapping[str, Any]],
+    kept: Mapping[str, Any] | None = None,
+    *,
+    replay: Callable[[Path], Figures] | None = None,
+) -> Mapping[str, Any] | None:
+    """Write the draft's folder: weights, config and sidecar by `save_draft`, metrics beside them.
+
+    Args:
+        kept: the replay that chose this draft; None for the last draft.
+        replay: replays the draft in a folder over the held-out rows, or None.
+
+    Returns:
+        The record of that replay, or None.
+    """
+    steps = steps_of(records)
+    written = kept or (steps[-1] if steps else {"step": 0, "tokens": 0})
+    about = {
+        "trained_by": f"eyas {__version__}",
+        "rows": plan.as_document()["rows"],
+        "template_options": dict(plan.rows.manifest.template_options),
+        "target_weights": fingerprint_weights(request.target),
+        "options": asdict(config),
+        "lr": plan.resolved.lr,
+        "batch_tokens": plan.resolved.batch_tokens,
+        "steps": written["step"],
+        "tokens": written["tokens"],
+        "held_out": dict(kept) if kept is not None else None,
+    }
+    with atomic_folder(out) as aside:
+        save_draft(draft, aside, target_spec=plan.target, about=about, replace_existing=True)
+        for weights in aside.glob("*.safetensors"):
+            weights.chmod(0o644)  # safetensors makes it readable by the owner only
+        as_written = None
+        if replay is not None:
+            place = {"schema": WRITTEN_SCHEMA, "step": written["step"], "tokens": written["tokens"]}
+            as_written = {**place, **replay_record(replay(aside))}
+            _add_to_sidecar(aside / NAME, as_written)
+        lines = [*records, *([] if as_written is None else [as_written])]
+        if records:
+            (aside / METRICS).write_text("".join(json.dumps(record) + "\n" for record in lines), encoding="utf-8")
+    return as_written
+
+
+def _add_to_sidecar(path: Path, as_written: Mapping[str, Any]) -> None:
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["about"]["as_written"] = as_written
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from eyas.train.rows.vocabulary import DraftVocabTooLarge, choose_vocabulary
+from eyas.train.preflight.train_plan import DraftVocabTooLarge, choose_vocabulary
 
 COUNTS = np.array([0, 5, 2, 0, 9, 2, 0, 1])
 
