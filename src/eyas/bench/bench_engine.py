@@ -25,7 +25,7 @@ from eyas.engine.captured.captured_round import MOST_DRAFTS
 from eyas.engine.cuda_graphs import why_not_captured
 from eyas.engine.engine import Engine, Limits
 from eyas.engine.llama.llama_target import LlamaTarget
-from eyas.engine.open_engine import OpenedEngine, open_engine
+from eyas.engine.open_engine import open_engine
 from eyas.models.chat_prompt import load_tokenizer, prompt_ids, stop_ids_of
 from eyas.models.placement import Placement, place
 from eyas.models.target_folder import fingerprint_weights
@@ -93,7 +93,13 @@ def bench_engine(
     peers = []
     if config.peer == "transformers":
         peers.append(TransformersArm(target_folder, limits, config.dtype, str(placement.device), num_threads))
-    subject = replace(subject, settings={**_about_engine(opened), **subject.settings})
+    about = {
+        "target_path": opened.target_path,
+        "draft_path": opened.draft_path,
+        "weight_bytes": opened.weight_bytes,
+        "threads": opened.num_threads,
+    }
+    subject = replace(subject, settings={**about, **subject.settings})
     return run_bench(
         opened.engine, prompts, config, subject, pieces=tokenizer.pieces, talk=talk, stop_ids=stop_ids, peers=peers
     )
@@ -184,15 +190,6 @@ def rounds_for(config: BenchConfig, device: torch.device, talk: Talk) -> Literal
 def _about_draft(path: Path) -> dict[str, Any]:
     files = sorted(path.glob("*.safetensors")) + sorted(path.glob("*.bin")) if path.is_dir() else [path]
     return {"path": str(path), "fingerprint": fingerprint.of_files(files)}
-
-
-def _about_engine(opened: OpenedEngine) -> dict[str, Any]:
-    return {
-        "target_path": opened.target_path,
-        "draft_path": opened.draft_path,
-        "weight_bytes": opened.weight_bytes,
-        "threads": opened.num_threads,
-    }
 
 
 def _about_settings(config: BenchConfig, placement: Placement) -> dict[str, Any]:

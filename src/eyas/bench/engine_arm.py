@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from eyas.engine.adaptive import AdaptiveDepth
     from eyas.engine.engine import Engine, FastPath, Limits
     from eyas.engine.generation import Generation
+    from eyas.engine.sequence_protocols import DraftSequence, TargetSequence
 
 Result = TypeVar("Result")
 
@@ -127,11 +128,7 @@ class PartTimer:
             return
         deepest = self._depths[-1]
         capacity = len(self._ids) + deepest + 2 + num_repeats  # each timed step lengthens the draft's text by one
-        self._target.start(capacity, self._draft.aux_boundaries)
-        output = self._target.prefill(self._ids)
-        next_id = int(output.logits[-1].argmax())
-        self._draft.start(capacity)
-        self._draft.read([*self._ids[1:], next_id], output.aux_states)
+        next_id = _begin(self._target, self._draft, self._ids, capacity)
         rows_ids = [next_id] * (deepest + 1)
         for _ in range(num_repeats):
             for rows, times in self._rows.items():
@@ -241,11 +238,7 @@ class TreePartTimer:
         # Each timed pass over one row lengthens the text by it: a draft reads a position once.
         capacity = len(self._ids) + 2 + max(max(s.num_nodes, s.width) for s in self._shapes)
         capacity += num_repeats * len(self._shapes)
-        self._target.start(capacity, self._draft.aux_boundaries)
-        output = self._target.prefill(self._ids)
-        next_id = int(output.logits[-1].argmax())
-        self._draft.start(capacity)
-        self._draft.read([*self._ids[1:], next_id], output.aux_states)
+        next_id = _begin(self._target, self._draft, self._ids, capacity)
         for _ in range(num_repeats):
             for shape in self._shapes:
                 self._sample(shape, next_id)
@@ -267,6 +260,16 @@ class TreePartTimer:
         """Medians of all samples of one tree."""
         medians = {part: median(times) for part, times in self._times[shape].items()}
         return TreePartTimes(**medians, num_expansions=shape.depth - 1)
+
+
+def _begin(target: "TargetSequence", draft: "DraftSequence", ids: Sequence[int], capacity: int) -> int:
+    """Let both read the text; the next token."""
+    target.start(capacity, draft.aux_boundaries)
+    output = target.prefill(list(ids))
+    next_id = int(output.logits[-1].argmax())
+    draft.start(capacity)
+    draft.read([*ids[1:], next_id], output.aux_states)
+    return next_id
 
 
 def _timed(part: Callable[[], Result], clock: Callable[[], float] = time.perf_counter) -> tuple[float, Result]:

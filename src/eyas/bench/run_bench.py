@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eyas.bench.bench_config import BenchConfig
-from eyas.bench.compare import Parts, best_of, compare, impossible, is_told
+from eyas.bench.compare import best_of, compare, impossible, is_told
 from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TreeArm, TreePartTimer
 from eyas.bench.measure import ALL, MAX_LOGIT_GAP, Answer, Arm, BenchPrompt, Measurements, figures, judge, measure
 from eyas.decode.repetition import repetition_share
@@ -64,11 +64,14 @@ def run_bench(
     if config.is_adaptive:
         speculative.append(EngineArm(engine, limits, 0, engine.adaptive(typical, config.auto_most)))
     arms: list[Arm] = [EngineArm(engine, limits, 0), *speculative, *peers]
-    timer = PartTimer(engine, typical, config.all_depths)
-    tree_timer = TreePartTimer(engine, typical, config.trees) if config.trees else None
-    _sample(timer, tree_timer)
+    chains = PartTimer(engine, typical, config.all_depths)
+    trees = TreePartTimer(engine, typical, config.trees) if config.trees else None
+    timers = [timer for timer in (chains, trees) if timer is not None]
+    for timer in timers:
+        timer.sample(_PART_SAMPLES)
     measured = measure(arms, prompts, config.repeats, talk)
-    _sample(timer, tree_timer)
+    for timer in timers:
+        timer.sample(_PART_SAMPLES)
 
     max_gap = MAX_LOGIT_GAP[config.dtype]
     divergences, num_compared = _judge_all(measured, arms, EngineOracle(engine), max_gap)
@@ -76,7 +79,11 @@ def run_bench(
         comparison
         for arm in speculative
         for comparison in compare(
-            measured, arm.name, arm.num_draft_tokens, _parts(arm, timer, tree_timer), seed=config.seed
+            measured,
+            arm.name,
+            arm.num_draft_tokens,
+            trees.times(arm.shape) if isinstance(arm, TreeArm) and trees is not None else chains.times,
+            seed=config.seed,
         )
     ]
     best = best_of(comparisons)
@@ -99,16 +106,6 @@ def run_bench(
         verdict=_verdict(speeds, comparisons, best.arm, divergences, num_compared, max_gap),
         notes=[*repetition_notes(repetition), *_peer_notes(speeds)],
     )
-
-
-def _sample(timer: PartTimer, tree_timer: TreePartTimer | None) -> None:
-    timer.sample(_PART_SAMPLES)
-    if tree_timer is not None:
-        tree_timer.sample(_PART_SAMPLES)
-
-
-def _parts(arm: EngineArm | TreeArm, timer: PartTimer, tree_timer: TreePartTimer | None) -> Parts:
-    return tree_timer.times(arm.shape) if isinstance(arm, TreeArm) and tree_timer is not None else timer.times
 
 
 def _typical_text(engine: "Engine", prompts: Sequence[BenchPrompt], max_new_tokens: int) -> list[int]:
