@@ -172,13 +172,11 @@ def test_the_order_of_turns_is_strict_in_every_conversation():
 
 
 @pytest.mark.smollm2
-def test_check_finds_only_the_dtype_of_the_draft_and_its_target(
+def test_check_finds_nothing_wrong_with_the_draft_and_its_target(
     smollm2_folder: Path, capsys: pytest.CaptureFixture[str]
 ):
     words = ["check", str(shipped.draft_folder()), "--target", str(smollm2_folder), "--for", "sglang==0.5.23", "--json"]
 
-    main(words)
+    assert main(words) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    # The built-in target says float32, which SGLang takes for float16; the draft is bf16. The launch flags say --dtype.
-    assert {f["code"] for f in found["findings"] if f["severity"] in ("warning", "error", "fatal")} == {"draft-dtype"}
-    assert "--dtype" in found["engines"]["sglang==0.5.23"]["launch"]["flags"]
+    assert not [f for f in found["findings"] if f["severity"] in ("warning", "error", "fatal")]

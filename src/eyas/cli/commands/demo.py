@@ -121,7 +121,7 @@ def demo_steps(config: DemoConfig) -> list[Step]:
             "what SGLang and vLLM will do with the shipped draft",
             [
                 *["check", str(draft), "--target", TARGET, "--for", "sglang==0.5.23", "--for", "vllm==0.33.0"],
-                *["--fail-on", "fatal", "--json"],  # SGLang needs a --dtype for this pair: an error with its remedy
+                "--json",
             ],
             out / "check.json",
         ),

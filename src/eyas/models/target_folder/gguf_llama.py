@@ -102,7 +102,7 @@ def llama_config(metadata: Mapping[str, Any], *, is_tied: bool) -> dict[str, Any
         "bos_token_id": int(metadata["tokenizer.ggml.bos_token_id"]),
         "eos_token_id": int(metadata["tokenizer.ggml.eos_token_id"]),
         "pad_token_id": int(metadata["tokenizer.ggml.padding_token_id"]),
-        "torch_dtype": "float32",
+        "torch_dtype": "bfloat16",
         "use_cache": True,
     }
 
