@@ -56,7 +56,7 @@ def test_a_folder_for_event_files_that_cannot_be_made_is_told_before_the_run(tmp
     require_sinks(tmp_path / "to" / "be", None)
     assert not (tmp_path / "to").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(WriteFailed, match="no folder"):
+    with pytest.raises(WriteFailed, match="not a folder"):
         require_sinks(tmp_path / "file" / below, None)
 
 
