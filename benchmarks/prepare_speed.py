@@ -21,8 +21,8 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from eyas.data.prepare import PrepareConfig, prepare
+from eyas.data.prepare_config import WritingConfig
 from eyas.data.text.tokenise import encode_many
-from eyas.data.writing.writing_config import WritingConfig
 from eyas.engine.batches.completions_file import complete_to_file
 from eyas.engine.batches.generator import Completion, Request
 from eyas.talk import Silent

@@ -9,8 +9,8 @@ import pytest
 from byte_tokenizer import save_target_with
 from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
 from eyas.cli.app import main
-from eyas.data.writing.target_writer import writer_fingerprint
-from eyas.data.writing.writing_config import WritingConfig
+from eyas.data.prepare_config import WritingConfig
+from eyas.data.writing.answering import writer_fingerprint
 from eyas.errors import ExitCode
 
 has_torchao = importlib.util.find_spec("torchao") is not None

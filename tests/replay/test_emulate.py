@@ -43,10 +43,22 @@ def as_layers_0(folder):
     (folder / "eyas.json").unlink(missing_ok=True)
 
 
+def in_bf16(target, beside):
+    """The target's folder with a config of the draft's dtype: SGLang would run a float32 target in float16."""
+    folder = beside.with_name("target-bf16")
+    folder.mkdir(exist_ok=True)
+    for path in target.iterdir():
+        if path.name != "config.json" and not (folder / path.name).exists():
+            (folder / path.name).symlink_to(path)
+    config = json.loads((target / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": "bfloat16", "torch_dtype": "bfloat16"}))
+    return folder
+
+
 def judged(folder, target, engine: str) -> tuple[Eagle3Draft, Ledger]:
     embedding = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
     draft = load_draft(folder, CPU, target_spec=read_target(target), target_embedding=embedding)
-    report = check(read_checkpoint(folder), read_checkpoint(target), [parse_engine(engine)])
+    report = check(read_checkpoint(folder), read_checkpoint(in_bf16(target, folder)), [parse_engine(engine)])
     return draft, next(iter(report.ledgers.values()))
 
 
@@ -128,7 +140,9 @@ def test_the_real_draft_under_another_prefix_is_predicted_to_accept_next_to_noth
     as_layers_0(folder)
     draft = load_draft(folder, CPU, target_spec=read_target(smollm2_folder), target_embedding=smollm2.parts.embedding)
     rows = read_eval_rows([shipped.eval_rows_path()])[::8]
-    checked = check(read_checkpoint(folder), read_checkpoint(smollm2_folder), [parse_engine("sglang==0.5.9")])
+    checked = check(
+        read_checkpoint(folder), read_checkpoint(in_bf16(smollm2_folder, folder)), [parse_engine("sglang==0.5.9")]
+    )
 
     prediction = predict(LiveStates(smollm2), draft, rows, next(iter(checked.ledgers.values())), 5, Silent())
 

@@ -10,8 +10,8 @@ from eyas.cli.app import main
 from eyas.cli.commands.infer import render
 from eyas.contract.spec.draft_spec import Rope
 from eyas.models.target import Target
+from eyas.records.eval_record import InferRecord, Variant
 from eyas.records.eval_rows import EvalRow
-from eyas.records.infer_record import InferRecord, Variant
 from eyas.replay.infer import as_read, changes_of, infer_switches, single_changes
 from eyas.replay.states import LiveStates
 from eyas.talk import Silent

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from byte_tokenizer import CHATML, SPECIALS, byte_tokenizer
-from eyas.models.target_folder.built_in import BuiltInTarget
-from eyas.models.target_folder.gguf_llama import hugging_face_name
+from eyas.models.target_folder.built_in import BuiltInTarget, hugging_face_name
 from tiny_target import tiny_target
 
 MEMBER = "tiny_model/tiny.gguf"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eyas.contract.spec.target_spec import TargetSpec, read_target
-from eyas.data.prepare_config import ConfigInvalid, PrepareConfig
+from eyas.data.prepare_config import ConfigInvalid, PrepareConfig, WritingConfig
 from eyas.data.rows.exclusion import Exclusion
 from eyas.data.rows.mixture import DataFile, data_files
 from eyas.data.rows.row_maker import RowMaker
@@ -16,7 +16,6 @@ from eyas.data.rows.row_store import RowArrays, Rows
 from eyas.data.rows.selection import Selected, collect, select
 from eyas.data.text.target_text import TargetText, load_target_text
 from eyas.data.text.tokenise import TokenRow
-from eyas.data.writing.writing_config import WritingConfig
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_folder, require_place, require_replaceable

@@ -1,7 +1,8 @@
-"""The options that decide how conversations become rows."""
+"""The options that decide how conversations become rows, and what the target is asked to write."""
 
 import json
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
@@ -52,4 +53,86 @@ class PrepareConfig:
         if problems:
             raise ConfigInvalid(
                 "options of prepare are out of range", "PrepareConfig", "; ".join(problems), "see `eyas prepare --help`"
+            )
+
+
+_MOST_SELF_CHATS = 10**8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritingConfig:
+    """How the target writes data."""
+
+    self_chat: Annotated[int, Parameter(group=WRITING)] = 0
+    """Number of conversations that are tried in which the target also writes the user turns; --data is not needed."""
+    regenerate: Annotated[bool, Parameter(group=WRITING, negative="")] = False
+    """The target writes its own answers to the user turns of --data; the recorded answers are left out."""
+    chat_turns: Annotated[int, Parameter(group=WRITING)] = 1
+    """User turns of a self-chat conversation, at most."""
+    system: Annotated[tuple[str, ...], Parameter(group=WRITING, consume_multiple=True, negative="")] = ()
+    """System prompts of self-chat conversations, taken in turn; default: what the template puts there by itself."""
+    user_temperature: Annotated[float, Parameter(group=WRITING)] = 1.0
+    """Temperature of self-chat's user turns."""
+    user_top_p: Annotated[float, Parameter(group=WRITING)] = 1.0
+    """User turns choose among the likeliest tokens that reach this probability together, (0, 1]."""
+    max_user_tokens: Annotated[int, Parameter(group=WRITING)] = 192
+    """Longest user turn, in tokens; longer ones are dropped."""
+    min_user_words: Annotated[int, Parameter(group=WRITING)] = 3
+    """Shortest user turn, in words; shorter ones are dropped."""
+    answer_temperature: Annotated[tuple[float, ...], Parameter(group=WRITING, consume_multiple=True, negative="")] = (
+        0.0,
+        0.7,
+    )
+    """Temperatures of answers; conversations take them in turn (0 = greedy), so `0 0 0.7` makes two thirds greedy."""
+    answer_top_p: Annotated[float, Parameter(group=WRITING)] = 1.0
+    """Answers choose among the likeliest tokens that reach this probability together, (0, 1]."""
+    max_answer_tokens: Annotated[int, Parameter(group=WRITING)] = 320
+    """Longest answer, in tokens; longer ones are cut off, kept, and marked as unfinished."""
+    seed: Annotated[int, Parameter(group=WRITING)] = 0
+    """Seed of everything random; the same seed gives the same text on the same kind of device."""
+    device: Annotated[str, Parameter(group=MACHINE)] = "auto"
+    """Where the target writes: cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
+    dtype: Annotated[str, Parameter(group=MACHINE)] = "auto"
+    """float32, bfloat16, float16, or auto: bfloat16 on a GPU, float32 elsewhere."""
+    quantize: Annotated[Literal["none", "int8", "int4"], Parameter(group=MACHINE)] = "none"
+    """Weights of the writing target's layers, through torchao: texts are then those of the quantised target. int4: GPU,
+    bfloat16."""
+    threads: Annotated[int | None, Parameter(group=MACHINE)] = None
+    """CPU threads, 1 - 1024, of tokenising and of a target that writes on the CPU; default: what both choose."""
+    max_batch: Annotated[int | None, Parameter(group=MACHINE)] = None
+    """Most texts written at a time; by default what the engine finds good."""
+    max_cache_mib: Annotated[int | None, Parameter(group=MACHINE)] = None
+    """Memory in MiB for the keys and values of the texts written at a time; default: 60 % of what is free. If not even
+    one text fits, the run is refused."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether the target writes anything."""
+        return self.self_chat > 0 or self.regenerate
+
+    def __post_init__(self) -> None:
+        least = dict.fromkeys(("chat_turns", "max_user_tokens", "max_answer_tokens", "max_batch", "max_cache_mib"), 1)
+        least |= dict.fromkeys(("self_chat", "min_user_words", "seed"), 0)
+        given = {name: value for name in least if (value := getattr(self, name)) is not None}
+        problems = [f"{n} = {v}, wanted {least[n]} or more" for n, v in given.items() if v < least[n]]
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            problems.append(f"threads = {self.threads}, wanted 1 - 1024")
+        if self.self_chat > _MOST_SELF_CHATS:
+            problems.append(f"self_chat = {self.self_chat}, wanted {_MOST_SELF_CHATS} or less")
+        if self.self_chat and self.regenerate:
+            problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
+        temperatures = (*self.answer_temperature, self.user_temperature)
+        if not self.answer_temperature or not all(t == 0 or 1e-6 <= t < inf for t in temperatures):
+            problems.append("temperatures are 0, or 1e-6 and more, finite, at least one for answers")
+        # An odd byte on the command line becomes half of a surrogate pair.
+        if any("\ud800" <= letter <= "\udfff" for prompt in self.system for letter in prompt):
+            problems.append("system holds bytes that are not UTF-8")
+        if not all(0 < p <= 1 for p in (self.user_top_p, self.answer_top_p)):
+            problems.append("top_p is in (0, 1]")
+        if problems:
+            raise ConfigInvalid(
+                "options for writing are out of range",
+                "WritingConfig",
+                "; ".join(problems),
+                "see `eyas prepare --help`",
             )

@@ -82,14 +82,9 @@ def evaluate(
         what reading the draft, the target and the rows raises (docs/errors.md).
     """
     started, placement, keep = time.monotonic(), prepare(config), keep or Keep()
-    data = found_files(data, talk)
-    read = read_eval_rows(data, config.max_rows, talk=talk)
-    notes = [*_dtype_notes(config), *answer_notes(read, None if keep.rows else "--save-rows FILE")]
-    for note in notes:
-        talk.note(note)
+    files, keeps = found_files(data, talk), None if keep.rows else "--save-rows FILE"
+    rows, notes = rows_with_answers(draft_path, target_folder, files, placement, config, talk, keeps)
     spec = read_target(target_folder)
-    open_draft(draft_path, spec)  # what is wrong with it is said before the target writes
-    rows = answered(read, target_folder, placement, config, talk)
     if keep.rows is not None:
         write_eval_rows(rows, keep.rows)
     target = Target.load(target_folder, placement)
@@ -103,10 +98,9 @@ def evaluate(
         kept = ", ".join(map(str, pack.states))
         talk.line(f"{keep.probe}: {len(rows)} rows, states at boundaries {kept}, {pack.num_bytes / 2**20:.0f} MiB")
         states = PackStates(pack, target.device)
-    about = {"path": str(target_folder), **identity}
-    return _replayed(
-        states, draft, rows, config, talk, _About(draft_path, about, data, notes, started, spec.max_position_embeddings)
-    )
+    identity = {"path": str(target_folder), **identity}
+    about = _About(draft_path, identity, files, notes, started, spec.max_position_embeddings)
+    return _replayed(states, draft, rows, config, talk, about)
 
 
 def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, talk: Talk) -> EvalRecord:
@@ -270,18 +264,42 @@ def found_files(data: Sequence[Path], talk: Talk) -> list[Path]:
     return files
 
 
-def _dtype_notes(config: EvalConfig) -> list[str]:
+def _dtype_notes(config: ReplayConfig) -> list[str]:
     if config.dtype == "float32":
         return []
     return [f"computed in {config.dtype}: near-ties between tokens may fall otherwise than in float32"]
 
 
-def answer_notes(read: Sequence[EvalRow | EvalPrompt], keeps: str | None) -> list[str]:
-    """What to say of rows that the target has to answer.
+def rows_with_answers(
+    draft_path: Path,
+    folder: Path,
+    files: Sequence[Path],
+    placement: Placement,
+    config: ReplayConfig,
+    talk: Talk,
+    keeps: str | None,
+) -> tuple[list[EvalRow], list[str]]:
+    """The rows of the files, prompts replaced by rows with the answers of the target in `folder`; and what was noted.
 
     Args:
         keeps: what would keep the answers; None where they are kept.
     """
+    read = read_eval_rows(files, config.max_rows, talk=talk)
+    notes = [*_dtype_notes(config), *_answer_notes(read, keeps)]
+    for note in notes:
+        talk.note(note)
+    open_draft(draft_path, read_target(folder))  # what is wrong with it is said before the target writes
+    prompts = [row for row in read if isinstance(row, EvalPrompt)]
+    if not prompts:
+        return [row for row in read if isinstance(row, EvalRow)], notes
+    talk.line(f"the target answers {len(prompts)} prompts, at most {config.max_new_tokens} tokens each")
+    answers = iter(answer_prompts(folder, placement, prompts, config.max_new_tokens, talk))
+    rows = [next(answers) if isinstance(row, EvalPrompt) else row for row in read]
+    return [row for row in rows if row is not None], notes
+
+
+def _answer_notes(read: Sequence[EvalRow | EvalPrompt], keeps: str | None) -> list[str]:
+    """What to say of rows that the target has to answer."""
     prompts = [row for row in read if isinstance(row, EvalPrompt)]
     if not prompts:
         return []
@@ -296,19 +314,6 @@ def answer_notes(read: Sequence[EvalRow | EvalPrompt], keeps: str | None) -> lis
         )
     kept = "" if keeps is None else f"; {keeps} keeps its answers, and --data FILE uses them the next time"
     return [f"{'; '.join(parts)}: the target answers them greedily{kept}"]
-
-
-def answered(
-    read: Sequence[EvalRow | EvalPrompt], folder: Path, placement: Placement, config: ReplayConfig, talk: Talk
-) -> list[EvalRow]:
-    """The rows as read, prompts replaced by rows with the answers of the target in `folder`; without those refused."""
-    prompts = [row for row in read if isinstance(row, EvalPrompt)]
-    if not prompts:
-        return [row for row in read if isinstance(row, EvalRow)]
-    talk.line(f"the target answers {len(prompts)} prompts, at most {config.max_new_tokens} tokens each")
-    answers = iter(answer_prompts(folder, placement, prompts, config.max_new_tokens, talk))
-    rows = [next(answers) if isinstance(row, EvalPrompt) else row for row in read]
-    return [row for row in rows if row is not None]
 
 
 def _replay(

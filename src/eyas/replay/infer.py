@@ -12,16 +12,14 @@ from typing import Any
 
 import torch
 
-from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import read_target
 from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.target import Target
-from eyas.records.eval_record import RowResult
-from eyas.records.eval_rows import EvalRow, read_eval_rows, require_rounds
-from eyas.records.infer_record import InferRecord, Variant
+from eyas.records.eval_record import InferRecord, RowResult, Variant
+from eyas.records.eval_rows import EvalRow, require_rounds
 from eyas.replay.eval_config import ReplayConfig
-from eyas.replay.evaluate import about_target, answer_notes, answered, found_files, load_for, load_for_pack, prepare
+from eyas.replay.evaluate import about_target, found_files, load_for, load_for_pack, prepare, rows_with_answers
 from eyas.replay.figures import figures_of, is_clearly_better
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe
 from eyas.replay.replay import replay_states
@@ -155,11 +153,9 @@ def infer_with_target(
     draft_path: Path, target_folder: Path, data: Sequence[Path], config: ReplayConfig, talk: Talk
 ) -> InferRecord:
     """The readings of a draft (`replay.infer`) on the target's own text; the target runs once."""
-    placement, read = prepare(config), read_eval_rows(found_files(data, talk), config.max_rows, talk=talk)
-    for note in answer_notes(read, "`eyas eval DRAFT --save-rows FILE`"):
-        talk.note(note)
-    open_draft(draft_path, read_target(target_folder))  # what is wrong with it is said before the target writes
-    rows = answered(read, target_folder, placement, config, talk)
+    placement, keeps = prepare(config), "`eyas eval DRAFT --save-rows FILE`"
+    files = found_files(data, talk)
+    rows, _ = rows_with_answers(draft_path, target_folder, files, placement, config, talk, keeps)
     target = Target.load(target_folder, placement)
     draft = load_for(draft_path, target_folder, target, placement, talk)
     identity, boundaries = about_target(target_folder), required_boundaries(draft)

@@ -7,9 +7,8 @@ import pytest
 
 from byte_tokenizer import CHATML, THINKING, save_target_with
 from eyas.data.prepare import PrepareConfig, Prepared, prepare
-from eyas.data.prepare_config import ConfigInvalid
+from eyas.data.prepare_config import ConfigInvalid, WritingConfig
 from eyas.data.rows.row_store import Rows
-from eyas.data.writing.writing_config import WritingConfig
 from eyas.models.chat_prompt import TemplateFailed
 from eyas.talk import Silent
 from recorded_writer import TOKENIZER, RecordedWriter

@@ -9,11 +9,9 @@ import pytest
 
 from byte_tokenizer import CHATML, THINKING, save_target_with
 from eyas.data.prepare import PrepareConfig, Prepared, prepare
-from eyas.data.prepare_config import ConfigInvalid
+from eyas.data.prepare_config import ConfigInvalid, WritingConfig
 from eyas.data.rows.row_store import Rows
-from eyas.data.text.target_text import load_target_text
-from eyas.data.text.turn_slot import UserSlotUnclear
-from eyas.data.writing.writing_config import WritingConfig
+from eyas.data.text.target_text import UserSlotUnclear, load_target_text
 from eyas.data.writing.written_data import NothingWritten, WrittenDamaged
 from eyas.records.atomic import OutputExists
 from eyas.talk import Silent

@@ -13,9 +13,9 @@ import torch
 
 from byte_tokenizer import byte_tokenizer, save_target_with
 from eyas.data.prepare import PrepareConfig, prepare
+from eyas.data.prepare_config import WritingConfig
 from eyas.data.text.target_text import load_target_text
-from eyas.data.writing.target_writer import TargetWriter
-from eyas.data.writing.writing_config import WritingConfig
+from eyas.data.writing.answering import TargetWriter
 from eyas.engine.batches.batch_llama import bytes_per_position
 from eyas.engine.batches.batch_plan import BatchMemoryTooSmall
 from eyas.engine.batches.generator import Request
@@ -36,7 +36,7 @@ KILLED = f"""
 import sys
 from pathlib import Path
 from eyas.data.prepare import PrepareConfig, prepare
-from eyas.data.writing.writing_config import WritingConfig
+from eyas.data.prepare_config import WritingConfig
 from eyas.engine.batches.generator import Request
 from eyas.talk import Silent
 writing = WritingConfig(device="cpu", max_batch=3, **{OPTIONS})

@@ -11,8 +11,7 @@ from torch import nn
 
 from eyas.models.placement import place
 from eyas.models.target import Target, require_own_states
-from eyas.models.target.loading import TargetUnloadable
-from eyas.models.target.parts import TargetPartMissing
+from eyas.models.target.loading import TargetPartMissing, TargetUnloadable
 from tiny_target import CONFIGS, NESTED, tiny_target
 
 CPU = place("float32", "cpu")

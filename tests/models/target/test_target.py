@@ -7,8 +7,7 @@ from torch import nn
 from eyas.errors import EnvironmentMissing
 from eyas.models.placement import PlacementInvalid, place
 from eyas.models.target import AuxBoundaryMissing, Target, TargetCacheUnsupported
-from eyas.models.target.loading import TargetUnloadable
-from eyas.models.target.parts import TargetPartMissing
+from eyas.models.target.loading import TargetPartMissing, TargetUnloadable
 from tiny_target import CONFIGS, NESTED, tiny_target
 
 

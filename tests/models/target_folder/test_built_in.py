@@ -10,8 +10,7 @@ import pytest
 
 from eyas.errors import EnvironmentMissing
 from eyas.models.target_folder import built_in
-from eyas.models.target_folder.built_in import SMOLLM2_135M, BuiltInTarget, TargetDamaged, cached_target
-from eyas.models.target_folder.gguf_llama import dequantise
+from eyas.models.target_folder.built_in import SMOLLM2_135M, BuiltInTarget, TargetDamaged, cached_target, dequantise
 from eyas.records import fingerprint
 from eyas.records.atomic import WriteFailed
 from eyas.talk import Silent

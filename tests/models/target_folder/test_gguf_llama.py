@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from eyas.models.target_folder.gguf_llama import (
+from eyas.models.target_folder.built_in import (
     GgufNotLlama,
     dequantise,
     halves_from_pairs,

@@ -59,7 +59,7 @@ def test_a_header_is_read_to_its_end(tmp_path: Path):
 
 
 def test_of_very_many_tensors_some_are_read_and_always_the_same(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("eyas.models.target_folder.weights_print._MOST_TENSORS", 5)
+    monkeypatch.setattr("eyas.models.target_folder.resolve._MOST_TENSORS", 5)
     whole = print_of(tmp_path / "whole", weights())
     assert print_of(tmp_path / "again", weights()) == whole
     seen = 0

@@ -12,8 +12,8 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.contract.files.read_checkpoint import require_checkpoint
+from eyas.records.eval_record import InferRecord, Variant
 from eyas.records.eval_rows import files_of
-from eyas.records.infer_record import InferRecord, Variant
 from eyas.replay.eval_config import ReplayConfig
 from eyas.talk import say_loading
 

@@ -9,8 +9,7 @@ from cyclopts import Parameter
 from eyas.cli.output import JsonFlag, emit, use_colour
 from eyas.cli.target_option import TargetName, target_folder, target_headers
 from eyas.cli.terminal import Terminal
-from eyas.data.prepare_config import DATA, OUTPUT, PrepareConfig
-from eyas.data.writing.writing_config import WritingConfig
+from eyas.data.prepare_config import DATA, OUTPUT, PrepareConfig, WritingConfig
 from eyas.records.rows import HELD_OUT
 
 if TYPE_CHECKING:

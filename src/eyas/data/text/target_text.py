@@ -1,15 +1,16 @@
 """What the data stage needs of a target's folder: tokenizer, chat template and closing tokens; never weights."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from eyas.contract.spec.target_spec import read_target
 from eyas.data.text.chat_template import ChatTemplate, Tokenizer
 from eyas.errors import EyasError
-from eyas.models.chat_prompt import load_tokenizer, stop_ids_of
+from eyas.models.chat_prompt import TemplateFailed, load_tokenizer, stop_ids_of
 from eyas.records import fingerprint
+from eyas.records.conversation import Conversation
 
 
 class TemplateMissing(EyasError):
@@ -69,4 +70,79 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
         reader=fingerprint.of_json([*hashes, dict(template_options)]),
         closing=closing,
         end_ids=end_ids,
+    )
+
+
+# Letters only: no template trims, escapes or splits it.
+_MARK = "Qzeyasuserwordsqz"
+
+
+class UserSlotUnclear(EyasError):
+    """The template does not show where a user turn begins or ends."""
+
+    code = "user-slot-unclear"
+
+
+@dataclass(frozen=True, slots=True)
+class UserSlot:
+    """A place for a user turn.
+
+    Attributes:
+        before: the rendered text up to it.
+        end_id: the special token that closes the turn; None where the template has none.
+        end_text: the text that closes it then.
+    """
+
+    before: str
+    end_id: int | None
+    end_text: str
+
+
+def user_slots(text: TargetText, conversations: Sequence[Conversation]) -> list[UserSlot]:
+    """The place of the next user turn after each conversation, which may be empty or hold a system prompt only.
+
+    Raises:
+        UserSlotUnclear: the template leaves the user's words out, repeats them, or closes their turn with nothing.
+    """
+    marked = [replace(c, messages=[*c.messages, {"role": "user", "content": _MARK}]) for c in conversations]
+    return [_slot(rendered, text) for rendered in text.template.render_many(marked, [len(c.messages) for c in marked])]
+
+
+def answer_end(text: TargetText) -> frozenset[int]:
+    """The special token that the template puts after an answer, if it does."""
+    words = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _MARK}]
+    try:
+        rendered = text.template.render(Conversation(messages=words, source=0, line=0), 2)
+    except TemplateFailed:
+        return frozenset()
+    token = _token_at(rendered.partition(_MARK)[2].strip(), text)
+    return frozenset() if token is None else frozenset([token[1]])
+
+
+def _slot(rendered: str, text: TargetText) -> UserSlot:
+    before, mark, after = rendered.partition(_MARK)
+    if not mark or _MARK in after:
+        raise _unclear(f"the rendered text holds a user's words {rendered.count(_MARK)} times")
+    after = after.strip()
+    token = _token_at(after, text)
+    if token is None and not after:
+        raise _unclear("nothing closes a user turn, so a target would not know where to end it")
+    return UserSlot(before=before, end_id=token[1] if token else None, end_text=token[0] if token else after)
+
+
+def _token_at(after: str, text: TargetText) -> tuple[str, int] | None:
+    """The special token that `after` begins with, and its id."""
+    for token in sorted(text.closing, key=len, reverse=True):
+        if after.startswith(token):
+            (token_id,) = text.tokenizer(token, add_special_tokens=False)["input_ids"]
+            return token, token_id
+    return None
+
+
+def _unclear(why: str) -> UserSlotUnclear:
+    return UserSlotUnclear(
+        "the chat template does not show where a user turn begins and ends",
+        "chat template",
+        why,
+        "give prompts with --data and --regenerate instead of --self-chat",
     )

@@ -1,23 +1,91 @@
 """One round of a conversation: the target reads the turns so far and answers. Many conversations at a time.
 
-A `Dialogue` is a conversation while the target writes it: turns as text, and the very token ids read and written.
+`TargetWriter` keeps the texts of each phase on disk until all are done, so that a killed run resumes. A `Dialogue` is a
+conversation while the target writes it: turns as text, and the very token ids read and written.
 """
 
+import gc
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
+import torch
+
+from eyas.data.prepare_config import WritingConfig
 from eyas.data.text.chat_template import TemplateRewritesAnswer, TemplateUnstable
-from eyas.data.text.target_text import TargetText
+from eyas.data.text.target_text import TargetText, answer_end
 from eyas.data.text.tokenise import decode_many, encode_many, normalised
-from eyas.data.text.turn_slot import answer_end
-from eyas.data.writing.target_writer import Writes
-from eyas.data.writing.writing_config import WritingConfig
 from eyas.decode.sampling import Sampling
+from eyas.engine.batches.complete_prompts import BatchSettings, complete_prompts
 from eyas.engine.batches.generator import Completion, Request
+from eyas.models.placement import place
+from eyas.models.target_folder import fingerprint_weights
+from eyas.records import fingerprint
 from eyas.records.conversation import Conversation, WrittenRow, text_print
+from eyas.talk import Talk
+
+
+class Writes(Protocol):
+    """Answers to requests, by id. `phase` names the file in which they are kept meanwhile."""
+
+    def __call__(self, phase: str, requests: Sequence[Request]) -> Mapping[str, Completion]: ...
+
+
+class TargetWriter:
+    """Our batch engine on a target's folder.
+
+    Args:
+        folder: of the target.
+        text: its tokenizer.
+        config: device, dtype and batch.
+        work: folder for the phases' files, kept for a rerun.
+    """
+
+    def __init__(self, folder: Path, text: TargetText, config: WritingConfig, work: Path, talk: Talk) -> None:
+        self._folder, self._text, self._config, self._work, self._talk = folder, text, config, work, talk
+        self._placement = place(config.dtype, config.device)
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        self._target = writer_fingerprint(folder, config)
+
+    def __call__(self, phase: str, requests: Sequence[Request]) -> Mapping[str, Completion]:
+        """Answer all requests; what an earlier run has answered is read from its file."""
+        if not requests:
+            return {}
+        tokenizer, config = self._text.tokenizer, self._config
+        settings = BatchSettings(
+            quantize=config.quantize,
+            max_batch=config.max_batch,
+            budget_bytes=None if config.max_cache_mib is None else config.max_cache_mib << 20,
+        )
+        _free_memory()
+        return complete_prompts(
+            self._folder,
+            requests,
+            self._work / f"{phase}.completions",
+            placement=self._placement,
+            decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=False),
+            target=self._target,
+            settings=settings,
+            talk=self._talk,
+        )
+
+
+def _free_memory() -> None:
+    """Free the memory of the phase before: the next cache is planned by what is free."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def writer_fingerprint(folder: Path, config: WritingConfig) -> str:
+    """Of what decides the texts beside the requests: weights, their config, dtype and quantisation."""
+    about = fingerprint.of_file(folder / "config.json")
+    parts = [fingerprint_weights(folder), about, str(place(config.dtype, config.device).dtype)]
+    return fingerprint.of_json(parts if config.quantize == "none" else [*parts, config.quantize])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,11 +186,7 @@ class Answering:
                 id=name,
                 prompt_ids=tuple(ids),
                 max_new_tokens=self._config.max_answer_tokens,
-                sampling=Sampling(
-                    temperature=dialogue.temperature,
-                    top_p=self._config.answer_top_p if dialogue.temperature else 1.0,
-                    seed=seed_of(self._config.seed, phase, number),
-                ),
+                sampling=sampling(dialogue.temperature, self._config.answer_top_p, self._config.seed, phase, number),
                 stop_ids=self._stop_ids,
             )
             for number, (name, (dialogue, ids)) in enumerate(prompts.items())
@@ -177,9 +241,10 @@ class Answering:
             dialogue.messages.pop()
 
 
-def seed_of(seed: int, phase: str, number: int) -> int:
-    """A seed below 2^31 for one request; different for all requests of a phase."""
-    return (seed * 1_000_003 + zlib.crc32(phase.encode()) + number * 0x9E3779B1) % _SEEDS
+def sampling(temperature: float, top_p: float, seed: int, phase: str, number: int) -> Sampling:
+    """Of one request; its seed differs from those of all other requests of a phase."""
+    own_seed = (seed * 1_000_003 + zlib.crc32(phase.encode()) + number * 0x9E3779B1) % _SEEDS
+    return Sampling(temperature=temperature, top_p=top_p if temperature else 1.0, seed=own_seed)
 
 
 def chunks(items: Sequence[Item], size: int = _CHUNK) -> Iterator[Sequence[Item]]:

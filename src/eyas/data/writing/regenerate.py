@@ -5,10 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from eyas.data.prepare_config import WritingConfig
 from eyas.data.text.target_text import TargetText
-from eyas.data.writing.answering import Answering, Dialogue, chunks
-from eyas.data.writing.target_writer import Writes
-from eyas.data.writing.writing_config import WritingConfig
+from eyas.data.writing.answering import Answering, Dialogue, Writes, chunks
 from eyas.models.chat_prompt import TemplateFailed
 from eyas.records.conversation import NO_TEXT, Conversation, is_no_text, why_no_prompt
 from eyas.talk import Talk

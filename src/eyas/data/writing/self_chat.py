@@ -9,14 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from eyas.data.prepare_config import WritingConfig
 from eyas.data.rows.exclusion import Exclusion, num_unspaced
-from eyas.data.text.target_text import TargetText
+from eyas.data.text.target_text import TargetText, UserSlot, user_slots
 from eyas.data.text.tokenise import decode_many, encode_many
-from eyas.data.text.turn_slot import UserSlot, user_slots
-from eyas.data.writing.answering import Answering, Dialogue, chunks, counted, seed_of
-from eyas.data.writing.target_writer import Writes
-from eyas.data.writing.writing_config import WritingConfig
-from eyas.decode.sampling import Sampling
+from eyas.data.writing.answering import Answering, Dialogue, Writes, chunks, counted, sampling
 from eyas.engine.batches.generator import Completion, Request
 from eyas.records.conversation import Conversation
 from eyas.talk import Talk
@@ -118,11 +115,7 @@ class SelfChat:
                 id=dialogue.id,
                 prompt_ids=(*ids, *encoded[rest]),
                 max_new_tokens=config.max_user_tokens,
-                sampling=Sampling(
-                    temperature=config.user_temperature,
-                    top_p=config.user_top_p if config.user_temperature else 1.0,
-                    seed=seed_of(config.seed, phase, number),
-                ),
+                sampling=sampling(config.user_temperature, config.user_top_p, config.seed, phase, number),
                 stop_ids=self.text.end_ids | (frozenset() if slot.end_id is None else {slot.end_id}),
                 stop_strings=(slot.end_text,) if slot.end_id is None else (),
             )

@@ -14,14 +14,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from eyas.data.prepare_config import WritingConfig
 from eyas.data.rows.exclusion import Exclusion
 from eyas.data.rows.mixture import DataFile
 from eyas.data.text.target_text import TargetText
-from eyas.data.writing.answering import Dialogue
+from eyas.data.writing.answering import Dialogue, TargetWriter, Writes, writer_fingerprint
 from eyas.data.writing.regenerate import regenerate, why_unanswerable
 from eyas.data.writing.self_chat import SelfChat
-from eyas.data.writing.target_writer import TargetWriter, Writes, writer_fingerprint
-from eyas.data.writing.writing_config import WritingConfig
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_file, write_text

@@ -1,7 +1,7 @@
 """The target as torch computes it: any causal model of `transformers`, its parts, and quantised weights.
 
 - `target`: `Target`, which gives the states that a draft reads;
-- `loading`, `parts`: from a folder to a model, and where its layers, embedding, norm and head are;
+- `loading`: from a folder to a model, and where its layers, embedding, norm and head are;
 - `quantise`: int8 and int4 weights through torchao.
 """
 

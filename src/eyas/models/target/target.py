@@ -23,8 +23,7 @@ from eyas.decode.tree_rows import TreeRows
 from eyas.decode.tree_shape import TreeUnsupported
 from eyas.errors import EyasError
 from eyas.models.placement import Placement
-from eyas.models.target.loading import load_target_model
-from eyas.models.target.parts import TargetPartMissing, find_target_parts
+from eyas.models.target.loading import TargetPartMissing, find_target_parts, load_target_model
 
 
 class AuxBoundaryMissing(EyasError):

@@ -1,9 +1,7 @@
 """What `--target T` means: from an alias, a folder or a hub id to a folder. No torch, and no weight is read.
 
-- `resolve`: `resolve_target` and `resolve_target_headers`;
-- `built_in`, `gguf_llama`: the target that eyas fetches by itself;
-- `hub_snapshot`: models of the Hugging Face hub;
-- `weights_print`: a fingerprint of weight files.
+- `resolve`: `resolve_target`, `resolve_target_headers`, and a fingerprint of weight files;
+- `built_in`: the target that eyas fetches itself; `hub_snapshot`: models of the Hugging Face hub.
 """
 
 from eyas.models.target_folder.resolve import (
