@@ -4,7 +4,7 @@ Source: server_args.py of 0.5.9, 0.5.12, 0.5.15.post1, 0.5.17; arg_groups/ of 0.
 have kept their names in these versions; what moved are the graph flags.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from eyas.contract.engines.launching.known_flags import FlagTable, flag_value
 from eyas.contract.engines.launching.recipe import (
@@ -17,6 +17,7 @@ from eyas.contract.engines.launching.recipe import (
     trust_words,
     url_of,
 )
+from eyas.contract.engines.serving_engine import Launching, ServingEngine
 from eyas.contract.engines.version import at_least
 from eyas.diagnostic import Diagnostic, finding
 
@@ -43,8 +44,8 @@ class SGLangLaunching:
     memory_flag = "--mem-fraction-static"
     key_variable = None
 
-    def __init__(self, flags: FlagTable) -> None:
-        self.flags = flags
+    def __init__(self, engine: ServingEngine) -> None:
+        self.flags = FlagTable.load(engine.name, engine.folder)
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
         """The draft's part, for somebody's own command."""
@@ -261,3 +262,6 @@ def _bad_environment(environment: Mapping[str, str], engine: str) -> Iterator[Di
                 f"unset {name}; eyas watches token progress all the same",
                 engine=engine,
             )
+
+
+LAUNCHING: Callable[[ServingEngine], Launching] = SGLangLaunching

@@ -6,7 +6,7 @@ PYTHONPATH has no script. Worker nodes need `serve --headless`, which only the C
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from eyas.contract.engines.launching.known_flags import FlagTable, flag_value
@@ -21,6 +21,7 @@ from eyas.contract.engines.launching.recipe import (
     trust_words,
     url_of,
 )
+from eyas.contract.engines.serving_engine import Launching, ServingEngine
 from eyas.contract.engines.version import at_least
 from eyas.diagnostic import Diagnostic, finding
 
@@ -42,8 +43,8 @@ class VllmLaunching:
     memory_flag = "--gpu-memory-utilization"
     key_variable = "VLLM_API_KEY"
 
-    def __init__(self, flags: FlagTable) -> None:
-        self.flags = flags
+    def __init__(self, engine: ServingEngine) -> None:
+        self.flags = FlagTable.load(engine.name, engine.folder, is_loose=True)
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
         """The draft's part, for somebody's own command."""
@@ -240,3 +241,6 @@ def _conflicts(ours: Mapping[str, Any], theirs: Mapping[str, Any], engine: str) 
                 f"leave {name} out of {_CONFIG}",
                 engine=engine,
             )
+
+
+LAUNCHING: Callable[[ServingEngine], Launching] = VllmLaunching
