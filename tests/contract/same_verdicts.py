@@ -65,7 +65,7 @@ def comparable(found: dict[str, Any]) -> dict[str, Any]:
     """A document without what has changed on purpose since it was recorded.
 
     Start, load and capture are judged independently: an engine that does not start still says what would be lost. A
-    silent damage exits 1 even when it is mild.
+    silent damage exits 1 even when it is mild. The flags for SGLang hold --enable-metrics.
     """
     engines = {}
     for label, ledger in found["engines"].items():
@@ -76,6 +76,8 @@ def comparable(found: dict[str, Any]) -> dict[str, Any]:
         kept = {key: value for key, value in ledger.items() if key not in later}
         for reason in kept.get("reasons", ()):
             reason.pop("stage", None)
+        if kept.get("launch"):
+            kept["launch"]["flags"] = [flag for flag in kept["launch"]["flags"] if flag != "--enable-metrics"]
         engines[label] = kept
     stopped = any(ledger["verdict"] in ("crash", "refuses") for ledger in engines.values())
     changed = {"engines", "exit", "ok"} | ({"findings", "worst"} if stopped else set())

@@ -29,6 +29,7 @@ def your_own_draft(folder: Path) -> None:
     (folder / "conversations.jsonl").write_text("".join(lines[:40]))
     shutil.copy(shipped.eval_rows_path(), folder / "eval_rows.jsonl")
     shutil.copytree(shipped.draft_folder(), folder / "shipped-draft")
+    _published_config(folder)
 
 
 def accept_length_one(folder: Path) -> None:
@@ -45,6 +46,17 @@ def accept_length_one(folder: Path) -> None:
     config["norm_before_residual"] = True
     (other / "config.json").write_text(json.dumps(config))
     shutil.copy(LOGS / "sglang-0.5.15.post1-h200-no-lm-head.log", folder / "server.log")
+    _published_config(folder)
+
+
+def _published_config(folder: Path) -> None:
+    """The built-in target's config with the dtype in which the model is published; the built-in one is in fp32."""
+    from eyas.cli.target_option import target_folder
+    from eyas.talk import Silent
+
+    config = json.loads((target_folder("smollm2-135m", Silent()) / "config.json").read_text())
+    (folder / "SmolLM2-135M-Instruct").mkdir()
+    (folder / "SmolLM2-135M-Instruct" / "config.json").write_text(json.dumps({**config, "torch_dtype": "bfloat16"}))
 
 
 def _without_tensor(folder: Path, name: str) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reported_drafts import checked
 
 import damage_matrix
+from checked_drafts import checked
 from damage_matrix import Draft, healthy
 from eyas.cli.app import main
 from eyas.contract.files.git_lfs import refuse_pointer_file

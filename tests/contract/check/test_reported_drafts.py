@@ -2,7 +2,6 @@
 
 import json
 import random
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,30 +9,16 @@ from typing import Any
 import pytest
 
 import damage_matrix
+from checked_drafts import ENGINES, TARGET, checked
 from damage_matrix import DRAFT_VOCAB, VOCAB, Draft, H, healthy
 from eyas.cli.app import main
 from eyas.contract.check.check import CheckReport, check
 from eyas.contract.engines.registry import parse_engine
-from eyas.contract.files.checkpoint import Checkpoint, TensorInfo
-from eyas.contract.files.int_map import int_map_of_values
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.diagnostic import Diagnostic, Edit
 from eyas.models.target_folder import hub_snapshot
 
 REPORTS = Path(__file__).resolve().parents[4] / "shared" / "cases" / "reports"
-ENGINES = ("sglang==0.5.23", "vllm==0.33.0")
-TARGET = Checkpoint(where="target", kind="dump", config=damage_matrix.TARGET_CONFIG, tensors={})
-
-
-def read(draft: Draft) -> Checkpoint:
-    """The draft as a header dump."""
-    maps = {n: int_map_of_values(array("q", v), is_mask=n.endswith("t2d")) for n, v in draft.maps.items()}
-    tensors = {name: TensorInfo(dtype=dtype, shape=shape) for name, (dtype, shape) in draft.tensors.items()}
-    return Checkpoint(where="d.json", kind="dump", config=draft.config, tensors=tensors, int_maps=maps)
-
-
-def checked(draft: Draft, *engines: str) -> CheckReport:
-    return check(read(draft), TARGET, [parse_engine(label) for label in engines or ENGINES])
 
 
 def bad(report: CheckReport) -> list[Diagnostic]:

@@ -10,7 +10,7 @@ import eyas
 from eyas.contract.engines.registry import ENGINES, all_engines
 
 SOURCE = Path(eyas.__file__).parent
-NAMES = {*ENGINES, *(d for engine in all_engines() for d in engine.distributions)}
+NAMES = {*ENGINES, *(d for engine in all_engines() for d in engine.releases.distributions)}
 # file -> why names are there; a format of drafts is called as the engine that reads it: no engine is asked
 ALLOWED = {
     "contract/engines/registry.py": "the registry itself",
@@ -70,9 +70,9 @@ def test_a_name_in_a_docstring_or_in_a_sentence_is_prose():
 
 @pytest.mark.parametrize("engine", all_engines(), ids=lambda e: e.name)
 def test_every_engine_has_all_its_parts(engine):
-    assert engine.title
-    assert engine.distributions[0]
+    assert engine.releases.title
+    assert engine.releases.distributions[0]
     assert engine.loading.rules
     assert engine.launching.flags.versions
     assert engine.serving.owners
-    assert (engine.log.folder / "markers.toml").is_file()
+    assert (engine.folder / "markers.toml").is_file()

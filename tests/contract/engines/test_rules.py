@@ -46,3 +46,29 @@ def test_a_key_that_is_not_a_field_and_a_set_that_is_not_there_are_found_at_once
 
     with pytest.raises((TypeError, KeyError)):
         read_rules("x", tmp_path)
+
+
+def test_every_reason_in_words_is_one_that_the_code_finds():
+    import tomllib
+
+    import eyas.contract.engines.loading as room
+
+    folder = Path(room.__file__).parent
+    listed = tomllib.loads((folder / "reasons.toml").read_text())
+    code = "".join(path.read_text() for path in folder.glob("*.py"))
+
+    assert [name for name in listed if f'"{name}"' not in code] == []
+    assert {row["severity"] for row in listed.values()} <= {"mild", "severe", "fatal", "crash"}
+
+
+def test_every_bad_launch_in_words_is_one_that_the_code_finds():
+    import tomllib
+
+    import eyas.contract.engines as engines
+
+    root = Path(engines.__file__).parent
+    tables = sorted(root.rglob("combinations.toml"))
+    assert len(tables) >= 3
+    for table in tables:
+        code = "".join(path.read_text() for path in table.parent.glob("*.py"))
+        assert [name for name in tomllib.loads(table.read_text()) if f'"{name}"' not in code] == []

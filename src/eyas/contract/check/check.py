@@ -190,11 +190,11 @@ def _default_runner(engine: EngineVersion, target: TargetSpec | None) -> EngineV
     """The runner that a stock launch takes for this very target, where the user chose none."""
     if engine.is_cpu or not engine.runner_is_default:
         return engine
-    return replace(engine, runner=engine_named(engine.engine).default_runner(engine.version, target))
+    return replace(engine, runner=engine_named(engine.engine).loading.default_runner(engine.version, target))
 
 
 def _other_runner(engine: EngineVersion) -> str | None:
-    runners = () if engine.is_cpu else engine_named(engine.engine).runners
+    runners = () if engine.is_cpu else engine_named(engine.engine).releases.runners
     return next((r for r in runners if r != engine.runner), None)
 
 

@@ -95,7 +95,7 @@ def _launch(engine: ServingEngine, version: EngineVersion) -> list[str]:
 
 
 def _log(engine: ServingEngine, name: str, a: EngineVersion, b: EngineVersion) -> dict[str, list[str]]:
-    file = engine.log.folder / f"{name}.toml"
+    file = engine.folder / f"{name}.toml"
     if not file.is_file():
         return {"added": [], "gone": []}
     tables: Mapping[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))

@@ -2,19 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from importlib import import_module
 from typing import Literal, get_args
 
 from eyas.client.server_api import EYAS, OPENAI, ServerApi
-from eyas.contract.engines.serving_engine import ServingEngine
+from eyas.contract.engines.serving_engine import EngineFolder, ServingEngine
 from eyas.contract.engines.version import EngineVersion
 from eyas.errors import EyasError
 
 EngineName = Literal["sglang", "vllm", "tensorrt-llm"]
-# name -> module whose `ENGINE` is the engine; imported when it is asked for
-ENGINES: Mapping[str, str] = {
-    name: f"eyas.contract.engines.{name.replace('-', '_')}.engine" for name in get_args(EngineName)
-}
+ENGINES: Mapping[str, ServingEngine] = {name: EngineFolder(name) for name in get_args(EngineName)}
 _SPEC = re.compile(r"^(?P<engine>[A-Za-z][A-Za-z_-]*)==(?P<version>[0-9][0-9A-Za-z.]*)$")
 
 
@@ -43,13 +39,12 @@ def engine_named(name: str) -> ServingEngine:
             f"known engines are {', '.join(ENGINES)}",
             "choose one of them; `eyas engines` lists what is known",
         )
-    engine: ServingEngine = import_module(ENGINES[name]).ENGINE
-    return engine
+    return ENGINES[name]
 
 
 def all_engines() -> tuple[ServingEngine, ...]:
     """Every engine, in the order of the registry."""
-    return tuple(engine_named(name) for name in ENGINES)
+    return tuple(ENGINES.values())
 
 
 def server_api(name: str) -> ServerApi:
@@ -71,7 +66,7 @@ def parse_engine(text: str, *, nearest: bool = False, runner: str | None = None,
     """
     match = _SPEC.match(text.strip())
     distribution = re.sub(r"[-_.]+", "-", match["engine"]).lower() if match else ""
-    engine = next((e for e in all_engines() if distribution in e.distributions), None)
+    engine = next((e for e in all_engines() if distribution in e.releases.distributions), None)
     if match is None or engine is None:
         examples = [f"{flag} {e.name}=={e.releases.newest}" for e in all_engines()]
         raise EngineUnknown(
@@ -91,8 +86,9 @@ def parse_engine(text: str, *, nearest: bool = False, runner: str | None = None,
             f"choose a version in the span, or add --nearest to be answered with the rules of {release.since}",
         )
     is_cpu = distribution.endswith("-cpu")
-    default = engine.runners[0] if is_cpu and engine.runners else engine.default_runner(version, None)
-    chosen = runner if runner in engine.runners and not is_cpu else default
+    runners = releases.runners
+    default = runners[0] if is_cpu and runners else engine.loading.default_runner(version, None)
+    chosen = runner if runner in runners and not is_cpu else default
     return EngineVersion(
         engine=engine.name,
         distribution=distribution,

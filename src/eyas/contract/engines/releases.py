@@ -31,8 +31,18 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Releases:
-    """All entries, oldest first, and the model types that the engine registers itself (name -> first version)."""
+    """What `releases.toml` of an engine says.
 
+    Attributes:
+        title: as people write the engine's name. distributions: package names that hold it, the plain one first.
+        runners: model runners that a launch can choose; () where there is only one.
+        entries: oldest first.
+        model_types: those that the engine registers itself -> first version.
+    """
+
+    title: str
+    distributions: tuple[str, ...]
+    runners: tuple[str, ...]
     entries: tuple[Release, ...]
     model_types: Mapping[str, str]
 
@@ -41,7 +51,8 @@ class Releases:
         """Read a `releases.toml`."""
         table = tomllib.loads(file.read_text(encoding="utf-8"))
         entries = tuple(Release(**{"read": row["since"], **row}) for row in table["release"])
-        return cls(entries=entries, model_types=table.get("model_types", {}))
+        named = {key: tuple(table[key]) for key in ("distributions", "runners")}
+        return cls(title=table["title"], entries=entries, model_types=table.get("model_types", {}), **named)
 
     @property
     def oldest(self) -> str:

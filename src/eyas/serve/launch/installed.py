@@ -96,7 +96,7 @@ def find_engine(engine: str, *, python: str | None = None, environment: Mapping[
         raise EngineNotInstalled(
             f"{engine} is not installed in {chosen}",
             f"python {answer['python']}, PYTHONPATH={environment.get('PYTHONPATH', '')}",
-            f"it has no package named {' or '.join(known.distributions)}",
+            f"it has no package named {' or '.join(known.releases.distributions)}",
             "give the interpreter of its environment with --python, or see the command without it: "
             f"--print --engine-version {known.releases.newest}",
         )
@@ -130,7 +130,7 @@ def known_flags(installed: InstalledEngine, *, cache: Path, environment: Mapping
 
 
 def _probe(python: str, engine: ServingEngine, environment: Mapping[str, str]) -> dict[str, Any]:
-    command = [python, "-c", _PROBE, ",".join(engine.distributions), engine.launching.package]
+    command = [python, "-c", _PROBE, ",".join(engine.releases.distributions), engine.launching.package]
     try:
         done = subprocess.run(command, env=dict(environment), capture_output=True, text=True, timeout=60, check=True)
         answer = _checked(json.loads(done.stdout.strip().splitlines()[-1]))

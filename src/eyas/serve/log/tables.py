@@ -1,6 +1,6 @@
 """What is known of the engines' logs, as data: phases and markers, failures, experiments, stack frames.
 
-Each engine's tables lie in its own folder (`ServingEngine.log.folder`); what holds for all lies beside this file. The
+Each engine's tables lie in its own folder (`ServingEngine.folder`); what holds for all lies beside this file. The
 engine's rows come first, those that are mere echoes of another failure last. With `versions` a row holds for some
 releases only. Loads tables; judges nothing.
 """
@@ -193,9 +193,9 @@ def life_of(engine: str) -> Life:
     if engine not in ENGINES:
         return Life()
     found = engine_named(engine)
-    row = _table(found.log.folder, "markers.toml").get("life", {})
+    row = _table(found.folder, "markers.toml").get("life", {})
     listed = {name: tuple(value) for name, value in row.items() if isinstance(value, list)}
-    return Life(**{"title": found.title, **row, **listed})
+    return Life(**{"title": found.releases.title, **row, **listed})
 
 
 @cache
@@ -207,9 +207,7 @@ def all_lives() -> tuple[Life, ...]:
 @cache
 def line_prefixes() -> tuple[Mapping[str, str], ...]:
     """What engines print before their messages, in the order in which it is tried."""
-    return tuple(
-        row for name in ENGINES for row in _table(engine_named(name).log.folder, "markers.toml").get("prefix", ())
-    )
+    return tuple(row for name in ENGINES for row in _table(engine_named(name).folder, "markers.toml").get("prefix", ()))
 
 
 def engine_of_line(message: str) -> str | None:
@@ -224,7 +222,7 @@ def _own_patterns() -> tuple[tuple[str, tuple[re.Pattern[str], ...]], ...]:
     return tuple(
         (
             engine.name,
-            tuple(re.compile(row["pattern"]) for row in _table(engine.log.folder, "markers.toml").get("marker", ())),
+            tuple(re.compile(row["pattern"]) for row in _table(engine.folder, "markers.toml").get("marker", ())),
         )
         for engine in all_engines()
     )
@@ -328,7 +326,7 @@ def _rows(file: str, part: str, engine: str) -> Iterator[dict[str, Any]]:
 
 
 def _folder(engine: str) -> Path:
-    return engine_named(engine).log.folder if engine else _COMMON
+    return engine_named(engine).folder if engine else _COMMON
 
 
 def _table(folder: Path, file: str) -> dict[str, Any]:

@@ -6,13 +6,17 @@ older one's flags, and that is said.
 
 import difflib
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from eyas.contract.engines.version import parse_version
 from eyas.diagnostic import Diagnostic, finding
 
+_HERE = Path(__file__).parent
 _OPTION_LINE = re.compile(r"^ {1,6}(-{1,2}[A-Za-z].*)$")
 _FLAG = re.compile(r"(?<![\w-])--[A-Za-z0-9][A-Za-z0-9_-]*")
 
@@ -127,45 +131,36 @@ class KnownFlags:
             ours: the words that eyas composed.
             extra: those of the user, after `--`.
         """
-        own, engine, what = self.table.own, self.table.engine, f"{self.table.engine} {self.version} does not know"
+        own, facts = self.table.own, {"label": f"{self.table.engine} {self.version}", "source": self.source}
         for name in self.unknown(ours):
-            yield finding(
-                "flag-missing",
-                "error",
-                f"{what} {name}, which this launch needs",
-                name,
-                f"it is not in {self.source}",
-                "choose another version of the engine, or leave the option out that asks for it",
-                engine=self.label,
-            )
+            yield told("flag-missing", _HERE, self.label, facts | {"name": name})
         for name in self.unknown(extra):
             last, first = self.table.last_version_with(name), self.table.first_version_with(name)
             history = f"; it was there up to {last}" if last else f"; it came with {first}" if first else ""
             nearest, option = self.nearest(name), own.get(name)
-            other = f"use eyas' own {option}, before the --" if option else f"use {nearest}" if nearest else ""
-            yield finding(
-                "flag-unknown",
-                "error",
-                f"{what} {name}",
-                f"-- {name}",
-                f"it is not in {self.source}{history}",
-                other or f"take it out; `{engine}`'s --help lists what there is",
-                engine=self.label,
-            )
+            do = f"use eyas' own {option}, before the --" if option else f"use {nearest}" if nearest else ""
+            do = do or f"take it out; `{self.table.engine}`'s --help lists what there is"
+            yield told("flag-unknown", _HERE, self.label, facts | {"name": name, "history": history, "do": do})
         given = {word for word in ours if word.startswith("-")}
         taken = {own[word] for word in given if word in own}
         for name in sorted({word.partition("=")[0] for word in extra if word.startswith("-")}):
             option = own.get(name)
             if self.knows(name) and (name in given or option in taken):
-                yield finding(
-                    "flag-given-twice",
-                    "error",
-                    f"{name} is set by eyas and again after --",
-                    f"-- {name}",
-                    "which of the two the engine takes depends on its version",
-                    f"use eyas' own {option} instead, before the --" if option else f"leave {name} out",
-                    engine=self.label,
-                )
+                do = f"use eyas' own {option} instead, before the --" if option else f"leave {name} out"
+                yield told("flag-given-twice", _HERE, self.label, {"name": name, "do": do})
+
+
+@cache
+def _words(folder: Path) -> Mapping[str, Mapping[str, str]]:
+    return tomllib.loads((folder / "combinations.toml").read_text(encoding="utf-8"))
+
+
+def told(code: str, folder: Path, engine: str, facts: Mapping[str, object]) -> Diagnostic:
+    """A finding about a launch in the words of a folder's `combinations.toml`, with `facts` put in."""
+    words = _words(folder)[code]
+    what, where, why, do = (words[part].format_map(facts) for part in ("what", "where", "why", "do"))
+    severity: Any = words["severity"]
+    return finding(code, severity, what, where, why, do, engine=engine)
 
 
 def flags_in_help(text: str) -> frozenset[str]:

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from eyas.contract.engines.launching.known_flags import KnownFlags
+from eyas.contract.engines.launching.known_flags import KnownFlags, told
 from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.version import EngineVersion
@@ -12,8 +13,9 @@ from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.config_keys import MASK_TOKEN_KEYS
 from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec, config_dtype
-from eyas.diagnostic import Diagnostic, draft_folder, finding
+from eyas.diagnostic import Diagnostic, draft_folder
 
+_HERE = Path(__file__).parent
 _LENGTH_KEYS = ("max_position_embeddings", "max_sequence_length", "seq_length", "n_positions")
 
 
@@ -249,25 +251,10 @@ def heads_do_not_divide(recipe: Recipe) -> Iterator[Diagnostic]:
     heads = (part or config).get("num_attention_heads")
     parallel = recipe.options.tensor_parallel
     if isinstance(heads, int) and heads % parallel:
-        yield finding(
-            "tensor-parallel-does-not-divide",
-            "error",
-            f"the draft's {heads} attention heads do not divide by --tensor-parallel {parallel}",
-            f"{recipe.draft.draft}/config.json: num_attention_heads",
-            "the engine splits the draft by heads and stops with an assertion",
-            f"choose a --tensor-parallel that divides {heads}",
-            engine=recipe.known.label,
-        )
+        facts = {"heads": heads, "parallel": parallel, "draft": recipe.draft.draft}
+        yield told("tensor-parallel-does-not-divide", _HERE, recipe.known.label, facts)
 
 
 def faked_acceptance(name: str, where: str, engine: str) -> Diagnostic:
     """The engine makes acceptance up."""
-    return finding(
-        "acceptance-faked",
-        "error",
-        f"{name} fakes acceptance",
-        where,
-        "the engine makes acceptance up: answers and accept lengths say nothing of the draft",
-        "unset it (it is for cost curves); --force acceptance-faked to measure such a curve",
-        engine=engine,
-    )
+    return told("acceptance-faked", _HERE, engine, {"name": name, "where": where})

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eyas.contract.engines.loading.ledger import DamageSeverity, Reason, reason
+from eyas.contract.engines.loading.ledger import DamageSeverity, Reason, said
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.engines.loading.target_hooks import TargetHook
 from eyas.contract.spec.draft_spec import DraftReading
@@ -67,17 +67,8 @@ def aux_reasons(
     if capture.is_off and not has_fc:
         return _wrong_width(target, config, place)
     if capture.is_off:
-        return [
-            reason(
-                code="aux-capture-off",
-                verdict="silent-damage",
-                severity="fatal",
-                what="eagle_config.use_aux_hidden_state is false",
-                where=place,
-                why="no aux states are captured and fc is not applied: the draft sees the last hidden state instead",
-                do=Edit("eagle_config.use_aux_hidden_state", True, " if the draft was trained as EAGLE-3"),
-            )
-        ]
+        do = Edit("eagle_config.use_aux_hidden_state", True, " if the draft was trained as EAGLE-3")
+        return [said("aux-capture-off", place, do=do)]
     tapped = capture.boundaries
     if tapped is None:
         return []
@@ -85,48 +76,22 @@ def aux_reasons(
     # an engine passes over ids out of range without a word
     ends = target.num_layers + hook.taps_end if target is not None else None
     reached = [b for b in tapped if ends is None or 0 <= b < ends]
+    facts: dict[str, object] = {"via": via, "source": capture.source, "tapped": list(tapped)}
     if len(reached) != num_aux:
         lost = f" ({len(tapped) - len(reached)} of them past the last layer)" if len(reached) < len(tapped) else ""
-        reasons.append(
-            reason(
-                code="aux-count",
-                verdict="crash",
-                what=f"{len(reached)} aux states are captured, fc is built for {num_aux}",
-                where=place,
-                why=f"{via} taps {list(tapped)}{lost} from {capture.source}; the first forward pass fails",
-                do="write the layer ids where this engine reads them, and num_aux_hidden_states to match",
-            )
-        )
+        reasons.append(said("aux-count", place, reached=len(reached), num_aux=num_aux, lost=lost, facts=facts))
     trained = reading.spec.aux_boundaries if reading else None
     if reading is not None and trained is not None and tuple(trained) != tapped:
-        basis = reading.spec.provenance.get("aux_boundaries", "")
-        reasons.append(
-            reason(
-                code="aux-layers-differ",
-                verdict="silent-damage",
-                severity=_severity(trained, tapped),
-                what=f"taps boundaries {list(tapped)}, the draft was trained on {list(trained)}",
-                where=place,
-                why=f"{via}: {capture.source}; trained: {basis}. No log line says so",
-                do=remedy,
-            )
-        )
+        facts |= {"trained": list(trained), "basis": reading.spec.provenance.get("aux_boundaries", "")}
+        reasons.append(said("aux-layers-differ", place, do=remedy, severity=_severity(trained, tapped), facts=facts))
     return reasons + _wrong_width(target, config, place)
 
 
 def _wrong_width(target: TargetSpec | None, config: SeenConfig, place: str) -> list[Reason]:
     if target is None or target.hidden_size == config.target_hidden:
         return []
-    return [
-        reason(
-            code="target-hidden-size",
-            verdict="crash",
-            what=f"the target's states are {target.hidden_size} wide, fc is built for {config.target_hidden}",
-            where=f"{place}: target_hidden_size",
-            why="the first forward pass fails on the width",
-            do="give the target that the draft was trained for, or write target_hidden_size",
-        )
-    ]
+    widths = {"width": target.hidden_size, "built": config.target_hidden}
+    return [said("target-hidden-size", f"{place}: target_hidden_size", facts=widths)]
 
 
 def _severity(trained: Sequence[int], tapped: Sequence[int]) -> DamageSeverity:

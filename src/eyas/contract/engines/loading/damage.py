@@ -1,15 +1,15 @@
 """What lost tensors, unfilled parameters, ignored switches and broken maps cost: the reasons behind "silent damage"."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from eyas.contract.engines.loading.ledger import DamageSeverity, KeyEntry, ParameterEntry, Reason, TensorEntry, reason
+from eyas.contract.engines.loading.ledger import KeyEntry, ParameterEntry, Reason, TensorEntry, said
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.files.checkpoint import IntMap
 from eyas.contract.files.int_map import is_absolute
 from eyas.contract.spec.tensor_names import SCALE_SUFFIXES
-from eyas.diagnostic import Convert, Edit, Remedies
+from eyas.diagnostic import Convert, Edit
 from eyas.talk import counted
 
 _FATAL_WHEN_UNFILLED = ("lm_head.weight", "model.fc.weight", "model.embed_tokens.weight")
@@ -19,21 +19,6 @@ _FUSED = {"qkv_proj": "qkv", "gate_up_proj": ("gate", "up")}
 _MAPS = ("hot_token_id", "draft_id_to_target_id")
 # left over from training (speculators): the draft does not need them
 _TRAINING_ONLY = ("verifier_norm.", "verifier_lm_head.")
-
-
-def _damage(
-    code: str, severity: DamageSeverity, what: str, where: str, why: str, do: Remedies, items: Iterable[str]
-) -> Reason:
-    return reason(
-        code=code,
-        verdict="silent-damage",
-        severity=severity,
-        what=what,
-        where=where,
-        why=why,
-        do=do,
-        items=tuple(items),
-    )
 
 
 def parameter_reasons(
@@ -51,12 +36,16 @@ def parameter_reasons(
         found.append(_unfilled(rules, weights, loaded, where))
     head = next((p for p in parameters if p.name == "lm_head.weight"), None)
     if head is not None and head.state == "target" and config.draft_vocab < config.size("vocab_size"):
-        found.append(_cut_head(rules, config, head, where))
+        taken = head.remark or "the head of the target"
+        facts = {"draft_vocab": config.draft_vocab, "engine": rules.engine, "head": taken}
+        found.append(said("head-cut", where, (head.name,), facts=facts))
     if rules.ties_head and config.ties_head:
         found += _tied(config, loaded, where)
-    for names, kind in ((loaded.cut, "cut"), (loaded.padded, "padded with zeros")):
+    for names, code in ((loaded.cut, "tensor-cut"), (loaded.padded, "tensor-padded")):
         if names:
-            found.append(_resized(names, kind, where))
+            number, first = counted(len(names), "tensor is", "tensors are"), next(iter(names))
+            told = {"number": number, "names": _short(list(names)), "first": first, "remark": names[first]}
+            found.append(said(code, where, names, facts=told))
     return found
 
 
@@ -76,54 +65,28 @@ def _is_harmless(parameter: ParameterEntry) -> bool:
 
 
 def _no_map(config: SeenConfig, parameter: ParameterEntry, where: str) -> Reason:
-    return _damage(
-        "vocab-map-missing",
-        "fatal",
-        f"no d2t for a head of {config.draft_vocab} of {config.size('vocab_size')} ids",
-        where,
-        f"{parameter.name} stays {'unset' if parameter.state == 'absent' else 'zero'}: draft id i is proposed as"
-        " target id i, and almost nothing is accepted",
-        "export the draft with d2t (offsets), or build it from the trainer's vocabulary map",
-        (parameter.name,),
-    )
+    facts = {"draft_vocab": config.draft_vocab, "vocab": config.size("vocab_size"), "name": parameter.name}
+    state = "unset" if parameter.state == "absent" else "zero"
+    return said("vocab-map-missing", where, (parameter.name,), state=state, facts=facts)
 
 
 def _unfilled(rules: LoadRules, lost: Sequence[ParameterEntry], loaded: Loaded, where: str) -> Reason:
     names = [p.name for p in lost]
     weights = [p for p in lost if not p.name.endswith("norm.weight") and not p.name.endswith(".bias")]
     is_fatal = any(n in _FATAL_WHEN_UNFILLED for n in names) or len(weights) >= 3
-    held = ", ".join(sorted({f"{p.state}" for p in lost}))
     dropped = [e.name for e in loaded.entries if e.fate == "dropped"]
-    renamed = any(n.startswith(("layers.0.", "model.layers.0.")) for n in dropped) and "midlayer" in rules.layer_module
-    do: Remedies = "export the draft with these tensors"
-    if renamed or dropped:
-        do = Convert(draft=where, to=rules.engine)
-    return _damage(
+    number = counted(len(dropped), "checkpoint tensor is", "checkpoint tensors are")
+    return said(
         "parameters-unfilled",
-        "fatal" if is_fatal else "severe",
-        f"{counted(len(names), 'parameter gets', 'parameters get')} nothing from the checkpoint: {_short(names)}",
         where,
-        f"{'it stays' if len(names) == 1 else 'they stay'} {held}; "
-        "the engine starts, answers correctly and accepts less, without a log line"
-        + (
-            f" ({counted(len(dropped), 'checkpoint tensor is', 'checkpoint tensors are')} dropped, {_short(dropped)})"
-            if dropped
-            else ""
-        ),
-        do,
         names,
-    )
-
-
-def _cut_head(rules: LoadRules, config: SeenConfig, head: ParameterEntry, where: str) -> Reason:
-    return _damage(
-        "head-cut",
-        "fatal",
-        f"no lm_head for a pruned vocabulary of {config.draft_vocab}",
-        where,
-        f"{rules.engine} takes {head.remark or 'the head of the target'}: its rows are not those of the draft's ids",
-        "export the draft with its own lm_head.weight",
-        (head.name,),
+        severity="fatal" if is_fatal else "severe",
+        do=Convert(draft=where, to=rules.engine) if dropped else None,
+        number=counted(len(names), "parameter gets", "parameters get"),
+        names=_short(names),
+        they="it stays" if len(names) == 1 else "they stay",
+        held=", ".join(sorted({f"{p.state}" for p in lost})),
+        dropped=f" ({number} dropped, {_short(dropped)})" if dropped else "",
     )
 
 
@@ -131,30 +94,9 @@ def _tied(config: SeenConfig, loaded: Loaded, where: str) -> list[Reason]:
     own = [e.name for e in loaded.entries if e.name.endswith("lm_head.weight") and e.fate == "dropped"]
     if not own and config.draft_vocab >= config.size("vocab_size"):
         return []
-    return [
-        _damage(
-            "head-tied",
-            "fatal",
-            "tie_word_embeddings is true: the head becomes the target's embedding",
-            f"{where}: config.json: tie_word_embeddings",
-            "the draft's own lm_head is dropped" if own else "its rows are not those of the draft's ids",
-            Edit("tie_word_embeddings", False),
-            own or ("lm_head.weight",),
-        )
-    ]
-
-
-def _resized(names: Mapping[str, str], kind: str, where: str) -> Reason:
-    first = next(iter(names))
-    return _damage(
-        f"tensor-{kind.split()[0]}",
-        "severe",
-        f"{counted(len(names), 'tensor is', 'tensors are')} {kind} to fit: {_short(list(names))}",
-        where,
-        f"{first}: {names[first]}",
-        "correct intermediate_size, num_attention_heads, num_key_value_heads or head_dim in config.json",
-        names,
-    )
+    why = "the draft's own lm_head is dropped" if own else "its rows are not those of the draft's ids"
+    do = Edit("tie_word_embeddings", False)
+    return [said("head-tied", f"{where}: config.json: tie_word_embeddings", own or ("lm_head.weight",), do=do, why=why)]
 
 
 def tensor_reasons(rules: LoadRules, tensors: Sequence[TensorEntry], loaded: Loaded, where: str) -> list[Reason]:
@@ -166,30 +108,13 @@ def tensor_reasons(rules: LoadRules, tensors: Sequence[TensorEntry], loaded: Loa
     others = [t.name for t in dropped if t.name not in scales and t.name not in leftovers]
     if others:
         first = next(t for t in dropped if t.name == others[0])
-        found.append(
-            _damage(
-                "tensors-dropped",
-                "severe",
-                f"{counted(len(others), 'tensor of the draft is', 'tensors of the draft are')} lost: {_short(others)}",
-                where,
-                f"{first.remark}; the draft was trained with them",
-                ("use an engine version that has them", Convert(draft=where, to=rules.engine)),
-                others,
-            )
-        )
+        number = counted(len(others), "tensor of the draft is", "tensors of the draft are")
+        do = "use an engine version that has them", Convert(draft=where, to=rules.engine)
+        facts = {"number": number, "names": _short(others), "remark": first.remark}
+        found.append(said("tensors-dropped", where, others, do=do, facts=facts))
     if scales or loaded.unscaled:
         lost = list(loaded.unscaled) or scales
-        found.append(
-            _damage(
-                "scales-lost",
-                "fatal",
-                f"quantised values without their scales: {_short(lost)}",
-                where,
-                "they are cast into plain weights as they are, orders of magnitude off",
-                "declare the quantisation in config.json, or export the draft in BF16",
-                lost,
-            )
-        )
+        found.append(said("scales-lost", where, lost, names=_short(lost)))
     return found
 
 
@@ -213,19 +138,9 @@ def map_reasons(
     fault = vocab_map_fault(d2t, t2d, config.size("draft_vocab_size") or d2t.length, config.size("vocab_size"))
     if fault is None:
         return []
-    return [
-        _damage(
-            "vocab-map-wrong",
-            "fatal",
-            f"d2t is wrong: {fault}",
-            f"{where}: d2t",
-            f"{rules.draft_class} proposes i + d2t[i] without a check: wrong tokens, or an index out of range",
-            Convert(draft=where, to=rules.engine, fix="d2t-absolute")
-            if is_absolute(d2t, t2d) and d2t.is_strictly_increasing
-            else "rebuild d2t as offsets: d2t[i] = target id of draft id i, minus i",
-            ("d2t",),
-        )
-    ]
+    is_fixable = is_absolute(d2t, t2d) and d2t.is_strictly_increasing
+    do = Convert(draft=where, to=rules.engine, fix="d2t-absolute") if is_fixable else None
+    return [said("vocab-map-wrong", f"{where}: d2t", ("d2t",), do=do, fault=fault, draft_class=rules.draft_class)]
 
 
 def vocab_map_fault(d2t: IntMap, t2d: IntMap | None, draft_vocab: int, vocab: int) -> str | None:
@@ -255,18 +170,9 @@ def key_reasons(rules: LoadRules, config: SeenConfig, keys: Sequence[KeyEntry], 
     ignored = [k for k in keys if k.fate == "ignored" and k.key.rsplit(".", 1)[-1] not in _BIAS_KEYS]
     if not ignored:
         return []
-    first = ignored[0]
-    return [
-        _damage(
-            "switches-ignored",
-            "severe",
-            f"{rules.engine} ignores {', '.join(k.key for k in ignored)}",
-            f"{where}: config.json",
-            f"{first.key}: {first.remark}; the draft computes something else than was trained, without a log line",
-            "use an engine or version that has the switch, or train without it",
-            (k.key for k in ignored),
-        )
-    ]
+    names = [k.key for k in ignored]
+    facts = {"engine": rules.engine, "names": ", ".join(names), "first": names[0], "remark": ignored[0].remark}
+    return [said("switches-ignored", f"{where}: config.json", names, facts=facts)]
 
 
 def _short(names: Sequence[str]) -> str:

@@ -1,18 +1,26 @@
 """`judge`: the ledger of one engine (and runner) for one draft: class, parameters, loading, sharing, aux capture."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from eyas.contract.engines.loading.aux_states import aux_reasons
 from eyas.contract.engines.loading.config_reasons import position_reasons, start_reasons
 from eyas.contract.engines.loading.damage import key_reasons, map_reasons, parameter_reasons, tensor_reasons
 from eyas.contract.engines.loading.key_fates import key_fates
-from eyas.contract.engines.loading.ledger import Ledger, ParameterEntry, Reason, Stage, TensorEntry, reason, verdict_of
+from eyas.contract.engines.loading.ledger import (
+    Ledger,
+    ParameterEntry,
+    Reason,
+    Stage,
+    TensorEntry,
+    reason,
+    said,
+    verdict_of,
+)
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded, load_tensors
 from eyas.contract.engines.loading.runtime_parameters import Parameter, num_aux_states, runtime_parameters
 from eyas.contract.engines.loading.seen_config import SeenConfig
-from eyas.contract.engines.loading.selection import Selection
 from eyas.contract.engines.loading.target_hooks import TargetHook, target_hook
 from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.serving_engine import LoadedDraft, Loading
@@ -49,7 +57,8 @@ def judge(
     selection = loading.select(engine, draft.config, where, algorithm)
     # a draft that eyas cannot read is not judged by the rules of a class that it may not be meant for
     if selection.rules is None or selection.config is None or (selection.reasons and reading is None):
-        return _without_rules(engine, runner, selection)
+        stops = [replace(found, stage="start") for found in selection.reasons]
+        return _ledger(engine, runner, selection.class_name, stops)
     rules, config = selection.rules, selection.config
     hook = target_hook(loading.hooks, engine, target.architectures if target else ())
     parameters = runtime_parameters(rules, config)
@@ -97,20 +106,29 @@ def judge(
         ],
     }
     reasons = tuple(replace(reason, stage=stage) for stage, part in found.items() for reason in part)
+    ledger = _ledger(engine, runner, selection.class_name, reasons)
+    taps = capture.boundaries if ledger.starts else None
+    ledger = replace(ledger, tensors=tensors, parameters=entries, keys=keys, aux=taps)
+    return ledger if selection.reasons else replace(ledger, source=rules.source, grade=engine.grade)
+
+
+def _ledger(engine: EngineVersion, runner: str | None, draft_class: str | None, reasons: Sequence[Reason]) -> Ledger:
+    """A ledger of reasons alone, as far as the model registry and the config classes decide."""
     verdict, severity = verdict_of(reasons)
     return Ledger(
         engine=engine,
         runner=runner,
-        draft_class=selection.class_name,
+        draft_class=draft_class,
         verdict=verdict,
         severity=severity,
-        reasons=reasons,
-        tensors=tensors,
-        parameters=entries,
-        keys=keys,
-        aux=capture.boundaries if verdict in ("ok", "silent-damage") else None,
-        source=_registry_source(engine) if selection.reasons else rules.source,
-        grade=_registry_grade(engine) if selection.reasons else engine.grade,
+        reasons=tuple(reasons),
+        tensors=(),
+        parameters=(),
+        keys=(),
+        aux=None,
+        source=f"{engine.engine} {engine.rules} model registry and config classes",
+        # no loader was run over a refusal
+        grade="inferred" if engine.grade == "inferred" else "read",
     )
 
 
@@ -147,32 +165,6 @@ def _deeper_since(loading: Loading, rules: LoadRules) -> str | None:
     return next((r.since for r in same), None)
 
 
-def _without_rules(engine: EngineVersion, runner: str | None, selection: Selection) -> Ledger:
-    verdict, severity = verdict_of(selection.reasons)
-    return Ledger(
-        engine=engine,
-        runner=runner,
-        draft_class=selection.class_name,
-        verdict=verdict,
-        severity=severity,
-        reasons=tuple(replace(found, stage="start") for found in selection.reasons),
-        tensors=(),
-        parameters=(),
-        keys=(),
-        aux=None,
-        source=_registry_source(engine),
-        grade=_registry_grade(engine),
-    )
-
-
-def _registry_source(engine: EngineVersion) -> str:
-    return f"{engine.engine} {engine.rules} model registry and config classes"
-
-
-def _registry_grade(engine: EngineVersion) -> str:
-    return "inferred" if engine.grade == "inferred" else "read"  # no loader was run over a refusal
-
-
 def _map_exists(rules: LoadRules, config: SeenConfig, target: TargetSpec | None) -> bool:
     vocab = (target.vocab_size if target else None) or config.size("vocab_size")
     return rules.map_when_full or config.draft_vocab != vocab
@@ -195,20 +187,13 @@ def _crash(loaded: Loaded, engine: str, where: str) -> list[Reason]:
     others = f" and {counted(len(more), 'more')}" if more else ""
     messages = [message, *(f"{other}: {said}" for other, said in more[:_SHOWN])]
     left = [f"and {len(more) - _SHOWN} more"] if len(more) > _SHOWN else []
-    return [
-        reason(
-            code="loader-crash",
-            verdict="crash",
-            what=f"the loader raises at {name}{others}",
-            where=f"{where}: {name}",
-            why="; then ".join([*messages, *left]),
-            do=(
-                Convert(draft=where, to=engine),
-                "export the tensor as the class expects it, or correct the config key that sizes or enables it",
-            ),
-            items=tuple(tensor for tensor, _ in loaded.crashes),
-        )
-    ]
+    do = (
+        Convert(draft=where, to=engine),
+        "export the tensor as the class expects it, or correct the config key that sizes or enables it",
+    )
+    items = [tensor for tensor, _ in loaded.crashes]
+    told = "; then ".join([*messages, *left])
+    return [said("loader-crash", f"{where}: {name}", items, do=do, name=name, others=others, messages=told)]
 
 
 def _parameter_entries(

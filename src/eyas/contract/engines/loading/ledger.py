@@ -3,8 +3,11 @@
 Only the shape of the answer lives here; `engines/` fills it in.
 """
 
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from eyas.contract.engines.version import EngineVersion
@@ -114,6 +117,41 @@ def reason(
     weight = "error" if severity is None else _SEVERITY[severity]
     found = Diagnostic(code=code, severity=weight, what=what, where=where, why=why, do=do, items=items)
     return Reason(verdict=verdict, severity=severity, diagnostic=found)
+
+
+@cache
+def _words() -> Mapping[str, Mapping[str, str]]:
+    return tomllib.loads((Path(__file__).parent / "reasons.toml").read_text(encoding="utf-8"))
+
+
+def said(
+    code: str,
+    where: str,
+    items: Iterable[str] = (),
+    *,
+    do: Remedies | None = None,
+    severity: DamageSeverity | None = None,
+    facts: Mapping[str, object] | None = None,
+    **more: object,
+) -> Reason:
+    """A reason in the words of `reasons.toml`, with `facts` and `more` put in.
+
+    Args:
+        do, severity: where they depend on the case.
+    """
+    words, facts = _words()[code], {**(facts or {}), **more}
+    weight: Any = severity or words["severity"]
+    is_damage = weight in _DAMAGE_ORDER
+    return reason(
+        code=code,
+        verdict="silent-damage" if is_damage else weight,
+        severity=weight if is_damage else None,
+        what=words["what"].format_map(facts),
+        where=where,
+        why=words["why"].format_map(facts),
+        do=words["do"].format_map(facts) if do is None else do,
+        items=tuple(items),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,10 @@ Source: server_args.py of 0.5.9, 0.5.12, 0.5.15.post1, 0.5.17; arg_groups/ of 0.
 have kept their names in these versions; what moved are the graph flags.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
-from eyas.contract.engines.launching.known_flags import FlagTable, flag_value
+from eyas.contract.engines.launching.known_flags import FlagTable, flag_value, told
 from eyas.contract.engines.launching.recipe import (
     DraftLaunch,
     EngineCommand,
@@ -17,9 +18,11 @@ from eyas.contract.engines.launching.recipe import (
     trust_words,
     url_of,
 )
+from eyas.contract.engines.serving_engine import Launching, ServingEngine
 from eyas.contract.engines.version import at_least
-from eyas.diagnostic import Diagnostic, finding
+from eyas.diagnostic import Diagnostic
 
+_HERE = Path(__file__).parent
 _LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
 _MLA_TARGETS = ("deepseek", "kimi_k2", "kimi_k25", "glm_moe_dsa", "mistral_large_3")
 _MLA_ONLY_BACKENDS = ("trtllm_mla", "flashmla", "cutedsl_mla")
@@ -43,8 +46,8 @@ class SGLangLaunching:
     memory_flag = "--mem-fraction-static"
     key_variable = None
 
-    def __init__(self, flags: FlagTable) -> None:
-        self.flags = flags
+    def __init__(self, engine: ServingEngine) -> None:
+        self.flags = FlagTable.load(engine.name, engine.folder)
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
         """The draft's part, for somebody's own command."""
@@ -175,75 +178,29 @@ def _notes(recipe: Recipe) -> Iterator[str]:
 
 
 def _bad_flags(recipe: Recipe) -> Iterator[Diagnostic]:
-    extra, engine = recipe.extra, recipe.known.label
+    extra, topk = recipe.extra, recipe.options.topk
+
+    def bad(code: str, **facts: object) -> Diagnostic:
+        return told(code, _HERE, recipe.known.label, facts)
+
     algorithm = flag_value(extra, "--speculative-algorithm")
     if algorithm is not None and algorithm.upper() != "EAGLE3":
-        # sglang#21272; speculative_hook.py special-cases nothing of it.
-        yield finding(
-            "algorithm-not-eagle3",
-            "fatal",
-            f"--speculative-algorithm {algorithm} with an EAGLE-3 draft",
-            "-- --speculative-algorithm",
-            "SGLang starts, skips fc, uses the target's head and no vocabulary map: healthy, accept length 1.00",
-            "leave the flag out: eyas sets EAGLE3",
-            engine=engine,
-        )
+        yield bad("algorithm-not-eagle3", algorithm=algorithm)
     for old, new in _GONE_GRAPH_FLAGS.items():
         if flag_value(extra, old) is not None and at_least(recipe.known.version, "0.5.20"):
-            yield finding(
-                "flag-gone",
-                "error",
-                f"{old} is gone since SGLang 0.5.20",
-                f"-- {old}",
-                f"argparse finds it an ambiguous beginning of {new} and {new.replace('decode', 'prefill')} and exits",
-                f"use {new}",
-                engine=engine,
-            )
+            yield bad("flag-gone", old=old, new=new, other=new.replace("decode", "prefill"))
     backend = flag_value(extra, "--attention-backend")
     if backend in _MLA_ONLY_BACKENDS and not recipe.draft.attention_backend and not recipe.draft.is_mla:
-        # sglang#23490
-        yield finding(
-            "draft-backend-needed",
-            "error",
-            f"the draft would inherit --attention-backend {backend}, which serves MLA only",
-            "-- --attention-backend",
-            "the draft has ordinary attention; SGLang fails when it builds the draft's backend",
-            "add --draft-attention-backend trtllm_mha (or flashinfer, triton)",
-            engine=engine,
-        )
-    page, topk = flag_value(extra, "--page-size"), recipe.options.topk
+        yield bad("draft-backend-needed", backend=backend)
+    page = flag_value(extra, "--page-size")
     if topk > 1 and page not in (None, "1") and backend not in (None, *_TREE_PAGE_BACKENDS):
-        yield finding(
-            "tree-needs-small-pages",
-            "error",
-            f"--topk {topk} with --page-size {page} on {backend}",
-            "--topk",
-            f"trees with pages above 1 work only on {', '.join(_TREE_PAGE_BACKENDS)}",
-            "use --topk 1 or one of these backends",
-            engine=engine,
-        )
+        backends = ", ".join(_TREE_PAGE_BACKENDS)
+        yield bad("tree-needs-small-pages", topk=topk, page=page, backend=backend, backends=backends)
     for flag in ("--speculative-accept-threshold-single", "--speculative-accept-threshold-acc"):
         if (value := flag_value(extra, flag)) not in (None, "1", "1.0"):
-            yield finding(
-                "acceptance-lossy",
-                "warning",
-                f"{flag} {value}: drafts are kept that the target would not have said",
-                f"-- {flag}",
-                "the answers are no longer the target's own",
-                "leave it out for lossless speculation",
-                engine=engine,
-            )
+            yield bad("acceptance-lossy", flag=flag, value=value)
     if recipe.options.data_parallel > 1 and "--enable-dp-attention" in extra:
-        # sglang#29144
-        yield finding(
-            "dp-attention-may-hang",
-            "warning",
-            "EAGLE with DP attention has hung after a good warm-up, with /health green",
-            "-- --enable-dp-attention",
-            "one rank waits in a collective while another answers health probes (sglang#29144)",
-            "let the first-minute verdict run: it asks every rank by itself",
-            engine=engine,
-        )
+        yield bad("dp-attention-may-hang")
 
 
 def _bad_environment(environment: Mapping[str, str], engine: str) -> Iterator[Diagnostic]:
@@ -252,12 +209,7 @@ def _bad_environment(environment: Mapping[str, str], engine: str) -> Iterator[Di
             yield faked_acceptance(name, f"environment: {name}={environment[name]}", engine)
     for name, value in _CONSTANT_HEALTH:
         if environment.get(name, "").lower() in (value, {"0": "false", "1": "true"}[value]):
-            yield finding(
-                "health-is-constant",
-                "warning",
-                f"{name}={environment[name]} makes /health answer 200 whatever happens",
-                f"environment: {name}",
-                "a stuck server looks healthy to every probe of /health",
-                f"unset {name}; eyas watches token progress all the same",
-                engine=engine,
-            )
+            yield told("health-is-constant", _HERE, engine, {"name": name, "value": environment[name]})
+
+
+LAUNCHING: Callable[[ServingEngine], Launching] = SGLangLaunching

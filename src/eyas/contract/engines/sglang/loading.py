@@ -3,9 +3,8 @@
 Source: srt/models/registry.py, srt/speculative/, srt/models/*.py of the versions in `releases.toml`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, AuxCapture, default_capture, layer_ids_at
@@ -20,12 +19,11 @@ from eyas.contract.engines.loading.selection import (
     stops,
 )
 from eyas.contract.engines.loading.target_hooks import TargetHook, load_hooks
-from eyas.contract.engines.releases import Releases
-from eyas.contract.engines.serving_engine import LoadedDraft
+from eyas.contract.engines.serving_engine import LoadedDraft, Loading, ServingEngine
 from eyas.contract.engines.sglang.launching import served_dtype
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.layer_ids import LayerIds
-from eyas.contract.spec.target_spec import config_dtype
+from eyas.contract.spec.target_spec import TargetSpec, config_dtype
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
 
 _CLASS, _MLA_CLASS = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"
@@ -34,10 +32,14 @@ _CLASS, _MLA_CLASS = "LlamaForCausalLMEagle3", "Eagle3DeepseekV2ForCausalLM"
 class SGLangLoading:
     """`Loading` of SGLang."""
 
-    def __init__(self, releases: Releases, folder: Path) -> None:
-        self._releases, self.hooks = releases, load_hooks(folder)
-        self.rules, table = read_rules("sglang", folder)
+    def __init__(self, engine: ServingEngine) -> None:
+        self._releases, self.hooks = engine.releases, load_hooks(engine.folder)
+        self.rules, table = read_rules(engine.name, engine.folder)
         self._old_classes = table["old_draft_classes"]
+
+    def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
+        """There is only one."""
+        return None
 
     def select(self, engine: EngineVersion, config: Mapping[str, Any], where: str, algorithm: str) -> Selection:
         """The class by `architectures`, after AutoConfig has accepted `model_type`."""
@@ -167,3 +169,6 @@ def _dtype(draft: LoadedDraft) -> list[Reason]:
             items=("torch_dtype",),
         )
     ]
+
+
+LOADING: Callable[[ServingEngine], Loading] = SGLangLoading

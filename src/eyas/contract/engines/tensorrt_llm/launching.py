@@ -6,7 +6,7 @@ module, so that the interpreter is the one that was asked for; one machine only 
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from eyas.contract.engines.launching.known_flags import FlagTable
@@ -19,7 +19,7 @@ from eyas.contract.engines.launching.recipe import (
     heads_do_not_divide,
     url_of,
 )
-from eyas.contract.engines.loading.target_hooks import Hooks
+from eyas.contract.engines.serving_engine import Launching, ServingEngine
 from eyas.contract.spec.layer_ids import LayerIds, default_boundaries
 from eyas.diagnostic import Diagnostic, finding
 
@@ -40,8 +40,8 @@ class TensorRTLLMLaunching:
     memory_flag = ""
     key_variable = None
 
-    def __init__(self, flags: FlagTable, hooks: Hooks) -> None:
-        self.flags, self._hooks = flags, hooks
+    def __init__(self, engine: ServingEngine) -> None:
+        self.flags, self._hooks = FlagTable.load(engine.name, engine.folder), engine.loading.hooks
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
         """The draft's part, for somebody's own command."""
@@ -175,3 +175,6 @@ def _own_config(extra: Sequence[str], engine: str) -> tuple[str, tuple[str, ...]
             finding("config-file-unusable", "error", f"{name} {path}: {why}", f"-- {name}", why, do, engine=engine)
         )
     return text, tuple(rest), findings
+
+
+LAUNCHING: Callable[[ServingEngine], Launching] = TensorRTLLMLaunching

@@ -3,9 +3,8 @@
 Source: _torch/models/modeling_speculative.py, _torch/pyexecutor/model_loader.py, llmapi/llm_args.py.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from eyas.contract.engines.loading.aux_states import AuxCapture, default_capture
@@ -20,10 +19,10 @@ from eyas.contract.engines.loading.selection import (
     stops,
 )
 from eyas.contract.engines.loading.target_hooks import TargetHook, load_hooks
-from eyas.contract.engines.releases import Releases
-from eyas.contract.engines.serving_engine import LoadedDraft
+from eyas.contract.engines.serving_engine import LoadedDraft, Loading, ServingEngine
 from eyas.contract.engines.tensorrt_llm.own_faults import own_faults
 from eyas.contract.engines.version import EngineVersion, at_least
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Convert, Edit, Remedies
 
 _NAME, _CLASS = "tensorrt-llm", "Eagle3ForCausalLM"
@@ -32,9 +31,13 @@ _NAME, _CLASS = "tensorrt-llm", "Eagle3ForCausalLM"
 class TensorRTLLMLoading:
     """`Loading` of TensorRT-LLM."""
 
-    def __init__(self, releases: Releases, folder: Path) -> None:
-        self._releases, self.hooks = releases, load_hooks(folder)
-        self.rules, _ = read_rules(_NAME, folder)
+    def __init__(self, engine: ServingEngine) -> None:
+        self._releases, self.hooks = engine.releases, load_hooks(engine.folder)
+        self.rules, _ = read_rules(engine.name, engine.folder)
+
+    def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
+        """There is only one."""
+        return None
 
     def select(self, engine: EngineVersion, config: Mapping[str, Any], where: str, algorithm: str) -> Selection:
         """One class for every draft, with an MLA layer if `kv_lora_rank` is set."""
@@ -107,3 +110,6 @@ def _for_layers(rules: LoadRules, config: SeenConfig) -> LoadRules:
         return rules
     renames = (("layers.", "midlayer."),) if rules.rename_at_start else ()
     return replace(rules, layer_module="midlayer.{i}", rename_at_start=renames)
+
+
+LOADING: Callable[[ServingEngine], Loading] = TensorRTLLMLoading

@@ -6,10 +6,11 @@ PYTHONPATH has no script. Worker nodes need `serve --headless`, which only the C
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from eyas.contract.engines.launching.known_flags import FlagTable, flag_value
+from eyas.contract.engines.launching.known_flags import FlagTable, flag_value, told
 from eyas.contract.engines.launching.recipe import (
     DraftLaunch,
     EngineCommand,
@@ -21,9 +22,11 @@ from eyas.contract.engines.launching.recipe import (
     trust_words,
     url_of,
 )
+from eyas.contract.engines.serving_engine import Launching, ServingEngine
 from eyas.contract.engines.version import at_least
-from eyas.diagnostic import Diagnostic, finding
+from eyas.diagnostic import Diagnostic
 
+_HERE = Path(__file__).parent
 _CONFIG = "--speculative-config"
 _SPECULATIVE = (_CONFIG, "--speculative_config")
 _PER_REQUEST = "--per-request-spec-decode-metrics"
@@ -42,8 +45,8 @@ class VllmLaunching:
     memory_flag = "--gpu-memory-utilization"
     key_variable = "VLLM_API_KEY"
 
-    def __init__(self, flags: FlagTable) -> None:
-        self.flags = flags
+    def __init__(self, engine: ServingEngine) -> None:
+        self.flags = FlagTable.load(engine.name, engine.folder, is_loose=True)
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
         """The draft's part, for somebody's own command."""
@@ -59,7 +62,7 @@ class VllmLaunching:
     def command(self, recipe: Recipe) -> EngineCommand:
         """The whole command for this machine: the head has the HTTP port, workers are headless."""
         options, port = recipe.options, recipe.options.port or self.default_port
-        theirs, extra, findings = _split_speculative(recipe.extra)
+        theirs, extra, findings = _split_speculative(recipe.extra, recipe.known.label)
         settings, environment, notes = _settings(recipe.draft)
         findings += list(_conflicts(settings, theirs, recipe.known.label))
         if options.node_rank > 0:
@@ -85,25 +88,9 @@ class VllmLaunching:
         engine, topk, draft = recipe.known.label, recipe.options.topk, recipe.draft
         speculative = flag_value(recipe.extra, *_SPECULATIVE) or ""
         if topk > 1:
-            yield finding(
-                "tree-not-supported",
-                "error",
-                f"--topk {topk}: vLLM drafts chains only",
-                "--topk",
-                "no version up to 0.33.0 has tree drafting or a tree attention backend",
-                "use --topk 1, or --engine sglang",
-                engine=engine,
-            )
+            yield told("tree-not-supported", _HERE, engine, {"topk": topk})
         if "draft_tensor_parallel_size" in speculative:
-            yield finding(
-                "draft-tp-ignored",
-                "warning",
-                "draft_tensor_parallel_size has no effect on an EAGLE-3 draft",
-                "-- --speculative-config: draft_tensor_parallel_size",
-                "only draft_model and dspark read it (vllm#31345); the draft runs with the target's TP",
-                "leave it out",
-                engine=engine,
-            )
+            yield told("draft-tp-ignored", _HERE, engine, {})
         if "synthetic" in speculative:
             yield faked_acceptance("rejection_sample_method=synthetic", f"-- {_CONFIG}", engine)
         uses_v2 = not draft.engine.is_cpu and environment.get("VLLM_USE_V2_MODEL_RUNNER") != "0"
@@ -112,15 +99,8 @@ class VllmLaunching:
             and draft.rope_type in ("yarn", "dynamic", "longrope")
             and config_length(recipe.draft_headers) is None
         ):
-            yield finding(
-                "target-length-lowered",
-                "error",
-                f"a {draft.rope_type} draft without max_position_embeddings lowers the target's length",
-                f"{draft.draft}/config.json: max_position_embeddings",
-                "vLLM's V2 runner takes the draft's unscaled length for both models (262144 became 4096 once)",
-                "write max_position_embeddings into the draft's config, or set --context-length",
-                engine=engine,
-            )
+            facts = {"rope": draft.rope_type, "draft": draft.draft}
+            yield told("target-length-lowered", _HERE, engine, facts)
         yield from heads_do_not_divide(recipe)
 
     def warning(self, version: str) -> str:
@@ -197,7 +177,7 @@ def _notes(recipe: Recipe, theirs: Mapping[str, Any]) -> Iterator[str]:
     yield "min_p and logit_bias do not work with speculation in vLLM"
 
 
-def _split_speculative(extra: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...], list[Diagnostic]]:
+def _split_speculative(extra: Sequence[str], engine: str) -> tuple[dict[str, Any], tuple[str, ...], list[Diagnostic]]:
     """The user's own --speculative-config taken out of the extra flags, to be merged."""
     rest: list[str] = []
     texts: list[str] = []
@@ -215,14 +195,7 @@ def _split_speculative(extra: Sequence[str]) -> tuple[dict[str, Any], tuple[str,
         except ValueError:
             given = None
         if not isinstance(given, dict):
-            bad = finding(
-                "flag-unknown",
-                "error",
-                f"{_CONFIG} is not a JSON object",
-                f"-- {_CONFIG} {text}",
-                "vLLM would not parse it either",
-                "write it as '{\"key\": value}'",
-            )
+            bad = told("flag-unknown", _HERE, engine, {"text": text})
             return merged, tuple(rest), [bad]
         merged |= given
     return merged, tuple(rest), []
@@ -231,12 +204,8 @@ def _split_speculative(extra: Sequence[str]) -> tuple[dict[str, Any], tuple[str,
 def _conflicts(ours: Mapping[str, Any], theirs: Mapping[str, Any], engine: str) -> Iterator[Diagnostic]:
     for name in sorted(set(ours) & set(theirs)):
         if ours[name] != theirs[name]:
-            yield finding(
-                "flag-given-twice",
-                "error",
-                f"{_CONFIG} sets {name} to {theirs[name]!r}, eyas to {ours[name]!r}",
-                f"-- {_CONFIG}: {name}",
-                "target, draft, method and K are eyas' own options, so that check judges what is served",
-                f"leave {name} out of {_CONFIG}",
-                engine=engine,
-            )
+            facts = {"name": name, "theirs": theirs[name], "ours": ours[name]}
+            yield told("flag-given-twice", _HERE, engine, facts)
+
+
+LAUNCHING: Callable[[ServingEngine], Launching] = VllmLaunching

@@ -4,8 +4,7 @@ Source: model_executor/models/registry.py, transformers_utils/configs/speculator
 `releases.toml`.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eyas.contract.engines.loading.aux_states import NESTED_IDS, TOP_IDS, AuxCapture, default_capture, layer_ids_at
@@ -20,22 +19,31 @@ from eyas.contract.engines.loading.selection import (
     stops,
 )
 from eyas.contract.engines.loading.target_hooks import TargetHook, load_hooks
-from eyas.contract.engines.releases import Releases
-from eyas.contract.engines.serving_engine import LoadedDraft
+from eyas.contract.engines.serving_engine import LoadedDraft, Loading, ServingEngine
 from eyas.contract.engines.version import EngineVersion, at_least
 from eyas.contract.spec.config_keys import MASK_TOKEN_KEYS
+from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Convert, Edit, Flag, Remedies
 
 _SPECULATORS_FIELDS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
 _OTHER_IDS = "eagle_config.layer_ids"
 
 
 class VllmLoading:
     """`Loading` of vLLM."""
 
-    def __init__(self, releases: Releases, folder: Path) -> None:
-        self._releases, self.hooks = releases, load_hooks(folder)
-        self.rules, self._names = read_rules("vllm", folder)
+    def __init__(self, engine: ServingEngine) -> None:
+        self._releases, self.hooks = engine.releases, load_hooks(engine.folder)
+        self.rules, self._names = read_rules(engine.name, engine.folder)
+
+    def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
+        """V2 since 0.25.0; up to 0.32 targets with experts keep V1.
+
+        Source: vllm/config/vllm.py use_v2_model_runner; 0.25.1 config/vllm.py:557-574.
+        """
+        has_experts = target is not None and any(target.text_config.get(key) for key in _EXPERTS)
+        return "v2" if at_least(version, "0.32.0" if has_experts else "0.25.0") else "v1"
 
     def select(self, engine: EngineVersion, config: Mapping[str, Any], where: str, algorithm: str) -> Selection:
         """The class by `architectures` with "Eagle3" put before it; a speculators config is translated first."""
@@ -172,3 +180,6 @@ class VllmLoading:
         rules = rules_for(self.rules, engine, class_name)
         assert rules is not None, f"no rules for the registered class {class_name}"
         return Selection(rules=rules, config=SeenConfig(values=values, model_type=model_type), class_name=class_name)
+
+
+LOADING: Callable[[ServingEngine], Loading] = VllmLoading
