@@ -71,7 +71,7 @@ def test_an_engine_that_drops_the_layer_will_serve_a_range_below_it(folder, caps
     assert "the range is over what memory holds" in text
 
 
-def test_where_an_engine_does_not_start_that_is_said_in_place_of_a_figure(folder, capsys):
+def test_what_keeps_an_engine_from_serving_is_said_beside_the_figure(folder, capsys):
     config = json.loads((folder / "draft" / "config.json").read_text())
     refused = folder / "refused"
     refused.mkdir()
@@ -82,5 +82,5 @@ def test_where_an_engine_does_not_start_that_is_said_in_place_of_a_figure(folder
     code, document, text = checked(capsys, folder, "refused", "--for", "vllm==0.33.0")
 
     assert code == 1
-    assert document["probe"]["engines"]["vllm==0.33.0"]["refused"] == "emulation-impossible"
-    assert "vllm==0.33.0  none: " in text
+    assert document["probe"]["engines"]["vllm==0.33.0"]["blocked"] == ["draft-class-unknown"]
+    assert "vllm==0.33.0 does not serve it as it is (draft-class-unknown): the figure holds after that" in text

@@ -117,14 +117,14 @@ def test_the_engine_s_own_boundaries_are_tapped(target, tmp_path):
     assert served.draft.spec.aux_boundaries == ledger.aux != (1, 2, 3)
 
 
-def test_an_engine_that_does_not_start_has_no_prediction(target, tmp_path):
+def test_an_engine_that_does_not_load_the_draft_has_no_prediction(target, tmp_path):
     folder = saved(target, tmp_path)
     draft, _ = judged(folder, target, "sglang==0.5.9")
     tensors = load_file(folder / "model.safetensors")
     save_file({**tensors, "foo.weight": torch.ones(2)}, folder / "model.safetensors")
     (ledger,) = check(read_checkpoint(folder), read_checkpoint(target), [parse_engine("vllm==0.33.0")]).ledgers.values()
 
-    with pytest.raises(EmulationImpossible, match="does not start with this draft"):
+    with pytest.raises(EmulationImpossible, match="does not load this draft"):
         emulate(draft, ledger, "zeros")
 
 

@@ -154,6 +154,10 @@ def predictions_text(predictions: "Predictions", probe: str) -> str:
             notes.append(
                 f"{label} loses {counted(len(found.lost), 'tensor', 'tensors')}: the range is over what memory holds"
             )
+        if found.blocked:
+            notes.append(
+                f"{label} does not serve it as it is ({', '.join(found.blocked)}): the figure holds after that"
+            )
         if found.not_emulated:
             notes.append(f"{label} ignores {', '.join(found.not_emulated)}: their effect is not in the figure")
     return "\n".join([*lines, *(f"  - {note}" for note in notes)])

@@ -70,11 +70,11 @@ def emulate(
         target: "embedding" and "head" [V, H], where the engine replaces the draft's by the target's.
 
     Raises:
-        EmulationImpossible: the engine refuses or crashes, or a part of the target is needed and not given.
+        EmulationImpossible: the engine does not load it, or a part of the target is needed and not given.
     """
-    if not ledger.starts:
+    if not ledger.tensors or ledger.stages["load"][0] in ("refuses", "crash"):
         raise EmulationImpossible(
-            f"{ledger.engine.label} does not start with this draft",
+            f"{ledger.engine.label} does not load this draft",
             ledger.reasons[0].diagnostic.where if ledger.reasons else ledger.engine.label,
             ledger.reasons[0].diagnostic.what if ledger.reasons else ledger.verdict,
             "run `eyas check` to see why",
@@ -121,8 +121,8 @@ def _seen_spec(spec: DraftSpec, ledger: Ledger, kept: set[str]) -> DraftSpec:
         changes["feedback"] = "pre-norm"
     if any(key.endswith("norm_before_residual") for key in ignored):
         changes["residual"] = "pre-norm"
-    if ledger.aux is not None and len(ledger.aux) == spec.num_aux:
-        changes["aux_boundaries"] = ledger.aux
+    if ledger.would_tap is not None and len(ledger.would_tap) == spec.num_aux:
+        changes["aux_boundaries"] = ledger.would_tap
     codes = {reason.code for reason in ledger.reasons}
     if "rope-spelling-unread" in codes:  # the config class' own default, without scaling
         changes["rope"] = replace(spec.rope, theta=_DEFAULT_THETA, scaling=None)
@@ -167,6 +167,7 @@ class Prediction:
         served: fill -> replayed as the engine runs it; a single entry "exact" when nothing is left uninitialised.
         lost: canonical names of the tensors that the engine does not get.
         not_emulated: ignored config keys whose effect is not in the figures.
+        blocked: codes of what keeps this launch from serving: the figures hold once it is mended.
     """
 
     engine: str
@@ -174,6 +175,7 @@ class Prediction:
     served: Mapping[str, Figures]
     lost: tuple[str, ...]
     not_emulated: tuple[str, ...]
+    blocked: tuple[str, ...] = ()
 
     @property
     def accept_length_range(self) -> tuple[float, float]:
@@ -189,6 +191,7 @@ class Prediction:
             "served": {fill: asdict(figures) for fill, figures in self.served.items()},
             "lost": list(self.lost),
             "not_emulated": list(self.not_emulated),
+            "blocked": list(self.blocked),
         }
 
 
@@ -216,25 +219,23 @@ def predict(
         trained: figures of the draft as trained, where they are known already.
 
     Raises:
-        EmulationImpossible: the engine does not start.
+        EmulationImpossible: the engine does not load it.
         ProbeLacksBoundary: the engine taps states that the pack does not hold.
     """
     trained = trained or replayed(states, draft, rows, num_draft_tokens, talk)
     first = emulate(draft, ledger, FILLS[0], target=target)
     if not first.lost and first.draft.spec == draft.spec:  # nothing to compute again
-        label = ledger.engine.label
-        return Prediction(
-            engine=label, trained=trained, served={"exact": trained}, lost=(), not_emulated=first.not_emulated
-        )
-    served = (
-        {"exact": first} if not first.lost else {fill: emulate(draft, ledger, fill, target=target) for fill in FILLS}
-    )
+        served = {"exact": trained}
+    else:
+        fills = FILLS if first.lost else FILLS[:1]
+        drafts = {fill: emulate(draft, ledger, fill, target=target).draft for fill in fills}
+        figures = {fill: replayed(states, one, rows, num_draft_tokens, talk) for fill, one in drafts.items()}
+        served = {str(fill): found for fill, found in figures.items()} if first.lost else {"exact": figures["zeros"]}
     return Prediction(
         engine=ledger.engine.label,
         trained=trained,
-        served={
-            fill: replayed(states, emulated.draft, rows, num_draft_tokens, talk) for fill, emulated in served.items()
-        },
+        served=served,
         lost=first.lost,
         not_emulated=first.not_emulated,
+        blocked=tuple(dict.fromkeys(r.code for r in ledger.reasons if r.verdict in ("refuses", "crash"))),
     )

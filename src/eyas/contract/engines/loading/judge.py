@@ -105,10 +105,14 @@ def judge(
             *aux_reasons(via, capture, hook, reading, target, num_aux, config, where, remedy, has_fc),
         ],
     }
-    reasons = tuple(replace(reason, stage=stage) for stage, part in found.items() for reason in part)
+    reasons = tuple(
+        replace(reason, stage=stage) if reason.stage == "load" else reason
+        for stage, part in found.items()
+        for reason in part
+    )
     ledger = _ledger(engine, runner, selection.class_name, reasons)
     taps = capture.boundaries if ledger.starts else None
-    ledger = replace(ledger, tensors=tensors, parameters=entries, keys=keys, aux=taps)
+    ledger = replace(ledger, tensors=tensors, parameters=entries, keys=keys, aux=taps, would_tap=capture.boundaries)
     return ledger if selection.reasons else replace(ledger, source=rules.source, grade=engine.grade)
 
 

@@ -166,6 +166,7 @@ class Ledger:
             the target's depth is unknown.
         source: where the rules were read: file and version.
         grade: ran / read / inferred.
+        would_tap: `aux`, also where something keeps the engine from serving: what is tapped once that is mended.
     """
 
     engine: EngineVersion
@@ -180,6 +181,7 @@ class Ledger:
     aux: tuple[int, ...] | None
     source: str
     grade: str
+    would_tap: tuple[int, ...] | None = None
 
     @property
     def starts(self) -> bool:
