@@ -166,7 +166,8 @@ def _say_inserted(inserted: Mapping[str, int], talk: Talk) -> None:
     for text, count in sorted(inserted.items(), key=lambda item: (-item[1], item[0]))[:3]:
         talk.note(
             f"the template puts {text!r} between the prompt and {counted(count, 'answer')} without reasoning: the"
-            " target has to write it there, so it is supervised (where --template-options put it into the prompt, it is not)"
+            " target has to write it there, so it is supervised (where --template-options put it into the prompt, it is"
+            " not)"
         )
 
 
