@@ -4,6 +4,7 @@ Source: srt/models/registry.py, srt/speculative/, srt/models/*.py of the version
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -157,18 +158,17 @@ def _dtype(draft: LoadedDraft) -> list[Reason]:
         return []
     wanted = served_dtype(target.dtype)
     said = f"says {own}" if own else "names no dtype"
-    return [
-        reason(
-            code="draft-dtype",
-            verdict="crash",
-            what=f"the draft computes in {served_dtype(own)}, its target in {wanted}",
-            where=f"{draft.where}: config.json: torch_dtype",
-            why=f"config.json {said}; --dtype auto takes each model's own (none or float32 becomes float16), and the"
-            " first product of the target's states and fc raises: mat1 and mat2 must have the same dtype",
-            do=(Edit("torch_dtype", wanted), Flag("--dtype", wanted, "(eyas serve does)")),
-            items=("torch_dtype",),
-        )
-    ]
+    found = reason(
+        code="draft-dtype",
+        verdict="crash",
+        what=f"the draft computes in {served_dtype(own)}, its target in {wanted}",
+        where=f"{draft.where}: config.json: torch_dtype",
+        why=f"config.json {said}; --dtype auto takes each model's own (none or float32 becomes float16), and the"
+        " first product of the target's states and fc raises: mat1 and mat2 must have the same dtype",
+        do=(Edit("torch_dtype", wanted), Flag("--dtype", wanted, "(eyas serve does)")),
+        items=("torch_dtype",),
+    )
+    return [replace(found, stage="capture")]  # it loads; the first states of the target meet it
 
 
 LOADING: Callable[[ServingEngine], Loading] = SGLangLoading
