@@ -12,7 +12,7 @@ from eyas.data.prepare_config import ConfigInvalid, PrepareConfig, WritingConfig
 from eyas.data.rows.exclusion import Exclusion
 from eyas.data.rows.mixture import DataFile, data_files
 from eyas.data.rows.row_maker import RowMaker
-from eyas.data.rows.row_store import RowArrays, Rows
+from eyas.data.rows.row_store import ROW_COUNTS, RowArrays, Rows, damaged
 from eyas.data.rows.selection import Selected, collect, select
 from eyas.data.text.target_text import TargetText, load_target_text
 from eyas.data.text.tokenise import TokenRow
@@ -28,12 +28,11 @@ from eyas.records.rows import (
     MANIFEST,
     RULES,
     RowsManifest,
-    RowsUnreadable,
     Source,
     read_manifest,
     write_manifest,
 )
-from eyas.talk import Talk, say_loading
+from eyas.talk import Talk, counted, say_loading
 
 if TYPE_CHECKING:
     from eyas.data.writing.written_data import WriterFactory
@@ -165,10 +164,10 @@ def pieces(row: TokenRow, text: TargetText) -> Iterator[tuple[str, bool]]:
 
 def _say_inserted(inserted: Mapping[str, int], talk: Talk) -> None:
     for text, count in sorted(inserted.items(), key=lambda item: (-item[1], item[0]))[:3]:
-        answers = "1 answer" if count == 1 else f"{count} answers"
         talk.note(
-            f"the template puts {text!r} between the prompt and {answers} without reasoning: the target has to write it"
-            " there, so it is supervised (where --template-options put it into the prompt, it is not)"
+            f"the template puts {text!r} between the prompt and {counted(count, 'answer')} without reasoning: the"
+            " target has to write it there, so it is supervised (where --template-options put it into the prompt, it is"
+            " not)"
         )
 
 
@@ -259,13 +258,9 @@ def _manifest(
         template_options=json.loads(options.pop("template_options")),
         sources=sources,
         options=options,
-        num_rows=rows.num_rows,
-        num_tokens=rows.num_tokens,
-        num_supervised=rows.num_supervised,
-        longest=rows.longest,
+        **{name: getattr(rows, name) for name in ROW_COUNTS},
         dropped=dict(maker.dropped),
         lost=dict(maker.lost),
-        content=rows.content,
         notes=selected.notes,
         num_held_out=len(selected.held_out),
         num_as_written=maker.num_as_written,
@@ -320,9 +315,7 @@ def _require_held_out(out: Path, stated: int) -> None:
         why = f"{MANIFEST} says {stated} rows held out; {HELD_OUT} has {found}"
         if found == stated:
             return
-    raise RowsUnreadable(
-        f"the rows in {out} are damaged", str(path), why, "delete the folder and run `eyas prepare` again"
-    )
+    raise damaged(path, why)
 
 
 def _other_rows(out: Path, why: str) -> OutputExists:

@@ -147,18 +147,16 @@ def files_of(paths: Sequence[Path], *, flag: str = "--data") -> list[Path]:
     Raises:
         EvalDataMissing: a folder has none, or a path is not a file.
     """
-    for path in paths:
-        if path.is_dir() and not (path / HELD_OUT).is_file():
+    files = [path / HELD_OUT if path.is_dir() else path for path in paths]
+    for path, file in zip(paths, files, strict=True):
+        if path != file and not file.is_file():
             is_prepared = (path / MANIFEST).is_file()
             raise EvalDataMissing(
                 f"{path} is a folder without {HELD_OUT}",
                 f"{flag} {path}",
-                "its rows were all meant for training: none was held out"
-                if is_prepared
-                else "`eyas prepare` made none",
+                "its rows were all meant for training" if is_prepared else "`eyas prepare` did not write it",
                 "make the rows with `eyas prepare --held-out N`, or give a JSONL file",
             )
-    files = [path / HELD_OUT if path.is_dir() else path for path in paths]
     _require_files(files, flag)
     return files
 

@@ -75,6 +75,14 @@ def test_a_float16_draft_under_a_bfloat16_target_crashes_on_sglang_unless_dtype_
     assert report.ledgers["vllm==0.33.0"].verdict == "ok"
 
 
+def test_another_dtype_hides_no_damage_of_the_load(tmp_path: Path):
+    draft = damage_matrix.healthy("layers.0").set(torch_dtype="float16")
+
+    stages = report_of(tmp_path, draft, "sglang==0.5.9").ledgers["sglang==0.5.9"].stages
+
+    assert (stages["load"], stages["capture"]) == (("silent-damage", "fatal"), ("crash", None))
+
+
 @pytest.mark.parametrize(
     ("dtype", "target", "crashes"),
     [

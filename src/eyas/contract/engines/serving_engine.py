@@ -75,7 +75,7 @@ class Loading(Protocol):
         """What a missing hook does at start: verdict, what, why; None if it does no harm."""
 
     def own_reasons(self, draft: "LoadedDraft") -> list[Reason]:
-        """Faults that only this engine has."""
+        """Faults that only this engine has, each with its stage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

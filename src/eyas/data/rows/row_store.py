@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+# Properties of `RowArrays` that the manifest repeats, to be held to.
+ROW_COUNTS = ("num_rows", "num_tokens", "num_supervised", "longest", "content")
 _SLICE = 1 << 22  # entries
 # Field of `RowArrays` -> tensor of the file.
 _NAMES = {
@@ -151,19 +153,19 @@ class Rows:
         self.folder = folder
         self.manifest: RowsManifest = read_manifest(folder)
         if not (folder / TENSORS).is_file():  # a pipe would be waited for
-            raise _damaged(folder, "it is not there, or not a regular file")
+            raise damaged(folder / TENSORS, "it is not there, or not a regular file")
         try:
             tensors = load_file(folder / TENSORS)
             self._arrays = RowArrays(**{field: tensors[name] for field, name in _NAMES.items()})
         except (OSError, KeyError, SafetensorError) as error:
-            raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+            raise damaged(folder / TENSORS, f"{type(error).__name__}: {error}") from error
         arrays, manifest = self._arrays, self.manifest
         if (reason := _why_no_rows(arrays)) is not None:
-            raise _damaged(folder, reason)
-        for name in ("num_rows", "num_tokens", "num_supervised", "longest", "content"):
+            raise damaged(folder / TENSORS, reason)
+        for name in ROW_COUNTS:
             stated, found = getattr(manifest, name), getattr(arrays, name)
             if found != stated and (name != "content" or stated):
-                raise _damaged(folder, f"{MANIFEST} says {name} = {stated}; {TENSORS} has {found}")
+                raise damaged(folder / TENSORS, f"{MANIFEST} says {name} = {stated}; {TENSORS} has {found}")
 
     def __len__(self) -> int:
         return self._arrays.num_rows
@@ -184,7 +186,7 @@ class Rows:
         """Raise `RowsUnreadable` where a token id is not below `vocab_size`."""
         highest = int(self._arrays.token_ids.max(initial=0))
         if highest >= vocab_size:
-            raise _damaged(self.folder, f"it holds the token id {highest}; the target has {vocab_size}")
+            raise damaged(self.folder / TENSORS, f"it holds the token id {highest}; the target has {vocab_size}")
 
     def supervised_counts(self, vocab_size: int) -> "NDArray[np.int64]":
         """How often each token id is supervised, [vocab_size]."""
@@ -209,10 +211,7 @@ def _why_no_rows(arrays: RowArrays) -> str | None:
     return "a token id is negative" if int(ids.min(initial=0)) < 0 else None
 
 
-def _damaged(folder: Path, why: str) -> RowsUnreadable:
-    return RowsUnreadable(
-        f"the rows in {folder} are damaged",
-        str(folder / TENSORS),
-        why,
-        "delete the folder and run `eyas prepare` again",
-    )
+def damaged(path: Path, why: str) -> RowsUnreadable:
+    """The error for a file of a folder of rows that is not as it was written."""
+    do = "delete the folder and run `eyas prepare` again"
+    return RowsUnreadable(f"the rows in {path.parent} are damaged", str(path), why, do)

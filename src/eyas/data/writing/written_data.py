@@ -32,8 +32,8 @@ from eyas.talk import Talk
 
 SCHEMA = "eyas.written/1"
 DONE, BEGUN = "written.json", "begun.json"
-# Raise when the texts written for the same options change.
-_RULES = 1
+# Raise when the texts written for the same options change; with --regenerate they also follow what is read of data.
+_RULES, _RULES_OF_DATA = 1, 2
 _NOT_OF_THE_TEXT = ("device", "max_batch", "max_cache_mib", "threads")
 
 
@@ -75,7 +75,7 @@ class WritingJob:
     def made_of(self) -> dict[str, Any]:
         """Everything that decides the texts."""
         return {
-            "rules": _RULES,
+            "rules": _RULES_OF_DATA if self.config.regenerate else _RULES,
             "target": writer_fingerprint(self.target, self.config),
             "template": self.text.reader,
             "options": {k: v for k, v in asdict(self.config).items() if k not in _NOT_OF_THE_TEXT},

@@ -7,11 +7,12 @@ number of decoder layers. A part that is not found is named.
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +130,7 @@ def _missing(model: PreTrainedModel, part: str, why: str) -> TargetPartMissing:
 # Text models under another name than the class that computes them.
 _SAME_AS = {"kimi_k2": "deepseek_v3"}
 _EMBEDDING = "embed_tokens.weight"
+_Loaded = tuple[PreTrainedModel, Mapping[str, Any]]
 
 
 class TargetUnloadable(EyasError):
@@ -154,25 +156,22 @@ def load_target_model(folder: Path, placement: Placement) -> PreTrainedModel:
         try:
             model, info = _from_pretrained(folder, options)
         except Exception as error:  # a config from outside meets a library of others: any kind comes
-            raise _unloadable(folder, f"{type(error).__name__}: {_first_line(error)}") from error
+            raise _unloadable(
+                folder, f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
+            ) from error
     _require_weights(model, info.get("missing_keys", ()), folder)
     return model.to(placement.device)
 
 
-def _from_pretrained(folder: Path, options: Mapping[str, Any]) -> tuple[PreTrainedModel, Mapping[str, Any]]:
-    config = (
-        json.loads((folder / "config.json").read_text(encoding="utf-8")) if (folder / "config.json").is_file() else {}
-    )
-    if config.get("model_type") not in CONFIG_MAPPING and (found := _text_only(folder)) is not None:
-        model: tuple[PreTrainedModel, Mapping[str, Any]] = AutoModelForCausalLM.from_pretrained(
-            folder, **options, **found
-        )
-        return model
+def _from_pretrained(folder: Path, options: Mapping[str, Any]) -> _Loaded:
+    path = folder / "config.json"
+    kind = json.loads(path.read_text(encoding="utf-8")).get("model_type") if path.is_file() else None
+    if kind not in CONFIG_MAPPING and (found := _text_only(folder)) is not None:
+        return cast(_Loaded, AutoModelForCausalLM.from_pretrained(folder, **options, **found))
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, **options)
+        return cast(_Loaded, AutoModelForCausalLM.from_pretrained(folder, **options))
     except ValueError:  # a multimodal config: no causal class of its own
-        model = AutoModelForImageTextToText.from_pretrained(folder, **options)
-    return model
+        return cast(_Loaded, AutoModelForImageTextToText.from_pretrained(folder, **options))
 
 
 def _text_only(folder: Path) -> dict[str, Any] | None:
@@ -192,7 +191,7 @@ def _text_only(folder: Path) -> dict[str, Any] | None:
     prefix = min(names, key=len).removesuffix(_EMBEDDING) if names else "model."
     # `language_model.model.embed_tokens` has its head beside the inner `model`, `model.language_model.…` at the top.
     outer = prefix.removesuffix("model.") if prefix.endswith("model.") else ""
-    mapping = {f"^{_escaped(prefix)}": "model."} | ({f"^{_escaped(outer)}lm_head": "lm_head"} if outer else {})
+    mapping = {f"^{re.escape(prefix)}": "model."} | ({f"^{re.escape(outer)}lm_head": "lm_head"} if outer else {})
     return {"config": config, "key_mapping": mapping}
 
 
@@ -223,14 +222,6 @@ def _unloadable(folder: Path, why: str) -> TargetUnloadable:
         why,
         "check the folder with `eyas header`, or upgrade transformers",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
-
-
-def _escaped(prefix: str) -> str:
-    return prefix.replace(".", r"\.")
 
 
 @contextmanager

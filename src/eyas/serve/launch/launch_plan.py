@@ -4,7 +4,7 @@ A plan with `refused` findings is not started. Nothing here starts a server.
 """
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from eyas.contract.check.check import CheckOptions, CheckReport, check
 from eyas.contract.engines.launching.known_flags import flag_value
 from eyas.contract.engines.launching.recipe import DraftLaunch, EngineCommand, Recipe, config_length
 from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
+from eyas.contract.engines.loading.ledger import Ledger, verdict_of
 from eyas.contract.engines.registry import EngineName, engine_named, parse_engine
 from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.checkpoint import Checkpoint
@@ -167,13 +168,22 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         refused=refused,
         overruled=overruled,
         ledger=ledger_words(
-            report.ledgers.get(engine.label),
+            _as_launched(report.ledgers.get(engine.label), answered),
             is_target_known=target is not None,
             is_sound=report.withheld(engine.label) is None,
         ),
         next_command=_next(request, engine, blocking),
         notes=_notes(request, engine, installed, recipe, blocking, report),
     )
+
+
+def _as_launched(ledger: Ledger | None, answered: Sequence[str]) -> Ledger | None:
+    """The ledger without what the flags of this launch mend."""
+    if ledger is None or not answered:
+        return ledger
+    reasons = tuple(found for found in ledger.reasons if found.code not in answered)
+    verdict, severity = verdict_of(reasons)
+    return replace(ledger, reasons=reasons, verdict=verdict, severity=severity)
 
 
 def _engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[InstalledEngine | None, EngineVersion]:

@@ -98,18 +98,14 @@ def judge(
             *map_reasons(rules, config, _int_maps(draft), loaded, where),
             *key_reasons(rules, config, keys, where),
             *position_reasons(engine, rules, config, reading, transformers, where),
-            *loading.own_reasons(state),
         ],
         "capture": [
             *([] if capture.is_off else _hook_reasons(loading, engine, hook, where)),
             *aux_reasons(via, capture, hook, reading, target, num_aux, config, where, remedy, has_fc),
         ],
     }
-    reasons = tuple(
-        replace(reason, stage=stage) if reason.stage == "load" else reason
-        for stage, part in found.items()
-        for reason in part
-    )
+    of_stages = (replace(reason, stage=stage) for stage, part in found.items() for reason in part)
+    reasons = (*of_stages, *loading.own_reasons(state))
     ledger = _ledger(engine, runner, selection.class_name, reasons)
     taps = capture.boundaries if ledger.starts else None
     ledger = replace(ledger, tensors=tensors, parameters=entries, keys=keys, aux=taps, would_tap=capture.boundaries)

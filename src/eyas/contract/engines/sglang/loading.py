@@ -168,7 +168,7 @@ def _dtype(draft: LoadedDraft) -> list[Reason]:
         do=(Edit("torch_dtype", wanted), Flag("--dtype", wanted, "(eyas serve does)")),
         items=("torch_dtype",),
     )
-    return [replace(found, stage="capture")]  # the weights load; the first product with the target's states fails
+    return [replace(found, stage="capture")]  # it loads; the first states of the target meet it
 
 
 LOADING: Callable[[ServingEngine], Loading] = SGLangLoading
