@@ -7,7 +7,7 @@ import zlib
 
 import pytest
 
-from eyas.client.address import AnswerEndless, ServerAddress, ServerRefused, open_http
+from eyas.client.address import AnswerEndless, ServerAddress, ServerRefused, get_json, get_text, open_http
 from eyas.client.generate import generate
 from eyas.client.prometheus import parse
 from eyas.client.server_api import MOST_POSITIONS, GenerationOptions
@@ -42,6 +42,16 @@ def test_the_charset_that_an_answer_claims_is_not_believed(charset: str):
     head = f"HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset={charset}".encode()
     with answering(whole("ä".encode(), head)) as url:
         assert fetch(url) == "ä"
+
+
+def test_a_json_answer_is_refused_before_it_becomes_thirty_times_as_many_bytes_of_objects():
+    body = b'{"data": [' + b"[]," * (2 << 20) + b"[]]}"
+    with answering(whole(body)) as url:
+        address = ServerAddress(url=url)
+        with open_http(address) as http, pytest.raises(AnswerEndless, match="at most 4 MiB"):
+            get_json(http, address, "/v1/models")
+        with open_http(address) as http:
+            assert len(get_text(http, address, "/metrics") or "") == len(body)
 
 
 def test_one_endless_line_of_a_stream_is_refused_before_it_fills_the_memory():

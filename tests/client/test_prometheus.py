@@ -1,5 +1,9 @@
 """The Prometheus text format is read as it is written."""
 
+import time
+import tracemalloc
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,6 +32,37 @@ def test_values_are_summed_per_label():
     page = 'x{engine="0",p="a"} 1\nx{engine="0",p="b"} 2\nx{engine="1",p="a"} 5\n'
 
     assert by_label(parse(page), "x", "engine") == {"0": 3.0, "1": 5.0}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x{" + "a" * 15_000 + "} 1",
+        "x{" + " " * 15_000 + "} 1",
+        "x{" + "a" * (1 << 20) + "} 1",
+        'x{a="' + "\\n" * (1 << 20) + '"} 1',
+        "x{" + 'a="' * 5000 + "} 1",
+        "x" + " " * (1 << 20) + "1 !",
+    ],
+)
+def test_a_line_costs_time_by_its_bytes(line: str):
+    begin = time.monotonic()
+
+    parse(line + "\n")
+
+    assert time.monotonic() - begin < 0.3  # minutes before, in which no signal was heeded
+
+
+def test_a_page_of_short_lines_without_end_costs_bounded_memory():
+    page = "a 1\n" * (1 << 20)
+    tracemalloc.start()
+
+    samples = parse(page)
+
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(samples) == 200_000
+    assert peak < 200 << 20
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")))

@@ -268,7 +268,7 @@ def test_split_turns_serve_templates_that_rewrite_earlier_turns(tmp_path: Path):
 
 def test_rows_say_by_which_rules_they_were_made(target: Path, tmp_path: Path):
     run(target, write(tmp_path / "d.jsonl", record("Hi", "Yo")), tmp_path / "rows")
-    assert json.loads((tmp_path / "rows" / MANIFEST).read_text())["rules"] == RULES == 6
+    assert json.loads((tmp_path / "rows" / MANIFEST).read_text())["rules"] == RULES == 7
 
 
 def test_a_target_without_template_is_refused(tmp_path: Path):

@@ -76,6 +76,8 @@ def test_what_versions_of_transformers_read_differently_has_one_form():
     image = [{"type": "text", "text": "q"}, {"type": "image"}]
     assert turn_of(role="user", content=image)["content"] == image
     assert turn_of(role="assistant", content=None, tool_calls=None) == {"role": "assistant"}
+    called = turn_of(role="assistant", content=None, tool_calls=[{"name": "f"}])
+    assert called["content"] == ""  # templates that add it to a text fail without it
     for name in ("reasoning_content", "thinking", "reasoning"):
         found = turn_of(role="assistant", content="a", **{name: "hm"})
         assert (found["reasoning_content"], found["thinking"]) == ("hm", "hm")

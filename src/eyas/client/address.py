@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import httpx
 
 MAX_BODY_BYTES = 32 << 20  # a /metrics page of a hundred ranks stays below 5 MB
+_MAX_JSON_BYTES = 4 << 20  # as objects they take thirty times that, and no signal is heeded while they are made
 _LONGEST_BODY_S = 120.0  # a body that drips is not an answer
 UNREADABLE = (
     ValueError,
@@ -154,7 +155,7 @@ def await_answer(http: "httpx.Client", address: ServerAddress, timeout_s: float)
             return True
 
 
-def get_text(http: "httpx.Client", address: ServerAddress, route: str) -> str | None:
+def get_text(http: "httpx.Client", address: ServerAddress, route: str, *, limit_bytes: int | None = None) -> str | None:
     """Body of a GET; None where the route does not exist (404, 405, 501).
 
     Raises:
@@ -163,7 +164,7 @@ def get_text(http: "httpx.Client", address: ServerAddress, route: str) -> str | 
     with translated_errors(address, route), http.stream("GET", route) as response:
         if response.status_code in (404, 405, 501):
             return None
-        return bounded_text(response, address, route)
+        return bounded_text(response, address, route, limit_bytes=limit_bytes)
 
 
 def post_json(http: "httpx.Client", address: ServerAddress, route: str, body: Mapping[str, Any]) -> Any:
@@ -173,26 +174,28 @@ def post_json(http: "httpx.Client", address: ServerAddress, route: str, body: Ma
         ServerUnreachable, ServerRefused: see `translated_errors`, `bounded_text`. ValueError: no JSON.
     """
     with translated_errors(address, route), http.stream("POST", route, json=dict(body)) as response:
-        return json.loads(bounded_text(response, address, route))
+        return json.loads(bounded_text(response, address, route, limit_bytes=_MAX_JSON_BYTES))
 
 
-def bounded_text(response: "httpx.Response", address: ServerAddress, route: str) -> str:
+def bounded_text(
+    response: "httpx.Response", address: ServerAddress, route: str, *, limit_bytes: int | None = None
+) -> str:
     """The body of a streamed answer, up to a limit of size and time: the server may not be an engine at all.
 
     Raises:
         ServerRefused: an HTTP error (its body is quoted), a redirect, or a body without end.
     """
-    where = f"{address.url.rstrip('/')}{route}"
+    where, limit = f"{address.url.rstrip('/')}{route}", limit_bytes or MAX_BODY_BYTES
     require_plain(response, address, route)
     end = time.monotonic() + _LONGEST_BODY_S
     body = bytearray()
     for piece in response.iter_bytes():
         body += piece
-        if len(body) > MAX_BODY_BYTES or time.monotonic() > end:
+        if len(body) > limit or time.monotonic() > end:
             raise AnswerEndless(
                 f"the answer of {route} has no end",
                 where,
-                f"{len(body) >> 20} MiB arrived without an end; at most {MAX_BODY_BYTES >> 20} MiB are read, for "
+                f"{len(body) >> 20} MiB arrived without an end; at most {limit >> 20} MiB are read, for "
                 f"{_LONGEST_BODY_S:.0f} s",
                 "give the URL of a serving engine",
             )
@@ -221,7 +224,7 @@ def require_plain(response: "httpx.Response", address: ServerAddress, route: str
 
 def get_json(http: "httpx.Client", address: ServerAddress, route: str) -> Mapping[str, Any] | None:
     """JSON object of a GET; None where the route does not exist or gives something else."""
-    text = get_text(http, address, route)
+    text = get_text(http, address, route, limit_bytes=_MAX_JSON_BYTES)
     try:
         value = json.loads(text) if text else None
     except (ValueError, RecursionError):

@@ -2,12 +2,15 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from io import StringIO
+from itertools import islice
 
 _SAMPLE = re.compile(r"^([A-Za-z_:][A-Za-z0-9_:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+-?\d+)?\s*$")
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"((?:[^"\\]|\\.)*)"\s*,?')
 _END = 1e30  # no engine counts so far, and sums of what is below it stay finite
+_LONGEST_LINE, _MOST_LINES = 16 << 10, 200_000  # characters; a hundred ranks have some 50 000 lines
 _ESCAPES = {"\\n": "\n", '\\"': '"', "\\\\": "\\"}
 
 
@@ -25,7 +28,8 @@ def parse(text: str) -> tuple[Sample, ...]:
 
     Source: Prometheus text exposition format 0.0.4 (what prometheus_client writes).
     """
-    samples = (_sample(line) for line in text.splitlines() if line and not line.startswith("#"))
+    lines = (line for line in StringIO(text) if line[0] not in "#\r\n" and len(line) < _LONGEST_LINE)
+    samples = (_sample(line) for line in islice(lines, _MOST_LINES))
     return tuple(sample for sample in samples if sample is not None)
 
 
@@ -56,8 +60,13 @@ def _sample(line: str) -> Sample | None:
         return None
     if not abs(number) < _END:
         return None
-    pairs = {
-        key: re.sub(r"\\.", lambda m: _ESCAPES.get(m.group(), m.group()), raw)
-        for key, raw in _LABEL.findall(labels or "")
-    }
-    return Sample(name=name, labels=pairs, value=number)
+    return Sample(name=name, labels=dict(_labels(labels or "")), value=number)
+
+
+def _labels(text: str) -> Iterator[tuple[str, str]]:
+    """Name and value of each label, up to the first that is none: a search from every place would cost n²."""
+    at = 0
+    while (match := _LABEL.match(text, at)) is not None:
+        at = match.end()
+        key, raw = match.groups()
+        yield key, re.sub(r"\\.", lambda m: _ESCAPES.get(m.group(), m.group()), raw)

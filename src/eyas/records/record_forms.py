@@ -103,6 +103,7 @@ def _message(given: Mapping[str, Any], lost: list[str]) -> Mapping[str, Any]:
         turn["tool_calls"] = [{"type": "function", "function": turn.pop("function_call")}]
     if isinstance(turn.get("tool_calls"), list):
         turn["tool_calls"] = [_tool_call(call) for call in turn["tool_calls"]]
+        turn.setdefault("content", "")  # as SGLang and vLLM render a null
     if "content" in turn:
         turn["content"] = _one_text(turn["content"], "" if role == "assistant" else "\n", lost)
     lost += [f"a `{n}` other than 0 and 1, taken as 1" for n in SWITCHES if turn.get(n, 1) not in (0, 1)]

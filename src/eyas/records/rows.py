@@ -22,7 +22,7 @@ from eyas.records.json_lines import read_regular
 
 SCHEMA = "eyas.rows/1"
 # Raise when the rows made of the same input change.
-RULES = 6
+RULES = 7
 MANIFEST = "manifest.json"
 TENSORS = "rows.safetensors"
 HELD_OUT = "held_out.jsonl"

@@ -174,6 +174,12 @@ def test_a_config_without_heads_cannot_be_completed(tmp_path: Path):
         read_draft(read_checkpoint(write_folder(tmp_path, config, midlayer(DraftBuild()))))
 
 
+def test_weights_without_a_config_are_told_that_it_is_missing(tmp_path: Path):
+    with pytest.raises(DraftConfigIncomplete, match=r"no config\.json, or an empty one") as caught:
+        read_draft(read_checkpoint(write_folder(tmp_path, {}, midlayer(DraftBuild()))))
+    assert "beside its weights" in caught.value.do
+
+
 def test_sizes_that_are_missing_come_from_the_tensors(tmp_path: Path):
     config = flat_config(DraftBuild())
     for key in ("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers", "num_aux_hidden_states"):

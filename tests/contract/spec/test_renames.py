@@ -32,6 +32,7 @@ OFF = {
     "a wrapper": lambda name: f"module.draft_model.{name}",
     "the map": lambda name: name.replace("d2t", "draft_to_target"),
     "the head": lambda name: name.replace("lm_head", "draft_head"),
+    "everything": lambda name: "eagle." + name.replace("midlayer.", "block0."),
     "two": lambda name: name.replace("q_proj", "query").replace("down_proj", "out"),
 }
 
@@ -79,6 +80,15 @@ def test_advice_that_a_refusal_would_follow_is_not_given(tmp_path: Path):
     assert "settle [tensor-missing] first" in unfilled.advice
     some = next(f for f in report.findings if "blk0_input_layernorm" in f.what and f.code == "tensor-unknown")
     assert some.advice.startswith("if so: `eyas convert` with --rename blk0_*=layers.0.*,")
+
+
+def test_names_that_are_all_off_take_one_rename_for_each_prefix(tmp_path: Path):
+    off = named(tmp_path / "off", OFF["everything"])
+
+    commands = advised(off, write_target(tmp_path / "target"))
+
+    assert commands
+    assert all(" --rename 'eagle.block0.*=layers.0.*' --rename 'eagle.*=*' OUT" in c for c in commands)
 
 
 def test_the_pair_is_told_from_both_sides(tmp_path: Path):

@@ -7,7 +7,7 @@ import pytest
 from eyas.serve.compare import compare, flags_of, load_run
 from eyas.serve.facts.evidence import CounterFacts
 from eyas.serve.facts.run_folder import RunFolder
-from eyas.serve.supervise.liveness import AcceptanceWatch, TokenProgress
+from eyas.serve.supervise.liveness import AcceptanceWatch, TokenProgress, proof_of
 from fake_world import LOGS
 
 
@@ -64,6 +64,24 @@ def run(folder: Path, log: str, *flags: str, **environment: str) -> RunFolder:
     made.write_launch(["python", *flags], environment, engine="sglang", version="0.5.15.post1")
     made.log_path.write_bytes((LOGS / log).read_bytes())
     return made
+
+
+@pytest.mark.parametrize(
+    ("length", "first", "says"),
+    [
+        (1.09, None, "at most 9% of first drafts"),
+        (1.3, 0.1, "only 10% of first drafts"),
+        (1.2, None, ""),
+        (1.01, None, "nothing"),
+    ],
+)
+def test_a_length_bounds_the_first_drafts_where_the_log_does_not_count_them(
+    length: float, first: float | None, says: str
+):
+    proof = proof_of(length, 680, first, "its log")
+
+    assert says in proof.text
+    assert proof.ok == (not says)
 
 
 def test_what_was_changed_and_where_they_part(tmp_path: Path):

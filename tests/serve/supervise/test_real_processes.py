@@ -1,6 +1,7 @@
 """Real processes: a fake engine under the real guard; a real SIGSTOP, full disk, busy port. Budgets are scaled."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -239,6 +240,25 @@ def test_a_second_interrupt_kills_at_once(bench: Bench):
     assert outcome.is_gone
     assert outcome.num_killed >= 1
     assert outcome.waited_s < 10
+
+
+@pytest.mark.parametrize("in_a_hurry", [False, True])
+def test_without_a_descriptor_the_engine_is_ended_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, in_a_hurry: bool
+):
+    process, supervisor = bench.start(ignore_term=in_a_hurry, port=free_port(), health=[[0, 200]])
+    run_to(supervisor, StateName.READY)
+
+    def too_many(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr("eyas.serve.launch.stop.tree_of", too_many)
+    monkeypatch.setattr("eyas.serve.look.engine_process.tree_of", too_many)
+    outcome = stop(process, deadline_s=60, hurry=lambda: in_a_hurry)
+
+    assert outcome.is_gone
+    assert outcome.waited_s < 20
+    assert outcome.gpu_freed_bytes is None
 
 
 def test_a_server_that_does_not_drain_is_killed_at_the_deadline(bench: Bench):

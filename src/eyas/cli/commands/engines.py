@@ -70,7 +70,7 @@ def _diff_lines(first: str, second: str, found: dict[str, Any]) -> Iterator[str]
         rows = [row for row in found["rules"] if row["draft_class"] == name]
         yield from (f"  {row['field'] or 'class'}: {row['from']} -> {row['to']}" for row in rows)
     if found["targets"]:
-        yield "targets"
+        yield "targets (unregistered: unknown to it; absent: known, cannot be tapped; ids: how it reads layer ids)"
         yield from (f"  {row['architecture']}: {row['from']} -> {row['to']}" for row in found["targets"])
     parts = {"flags": found["flags"], "launch": found["launch"]} | {f"log: {k}": v for k, v in found["log"].items()}
     for title, change in parts.items():

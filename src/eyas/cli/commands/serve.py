@@ -139,6 +139,7 @@ def serve(
 
 
 def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Terminal, *, json: bool) -> int:
+    from eyas.cli.patient_view import PatientView
     from eyas.cli.server_view import server_view
     from eyas.serve.launch.flow import launch, launch_with_retries
     from eyas.serve.launch.stop import Interrupts
@@ -163,7 +164,7 @@ def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Termin
         return plan_launch(changed, caller={**os.environ, **variables}, cache=cache_folder(), talk=talk)
 
     talk.line(_plan_text(plan))
-    view = server_view(talk, json=json)
+    view = PatientView(server_view(talk, json=json))
     try:
         with Interrupts() as interrupts:
             if flow.retry:

@@ -83,7 +83,8 @@ def parse_engine(text: str, *, nearest: bool = False, runner: str | None = None,
             f"{flag} {text}",
             f"rules are known from {releases.oldest} to {releases.newest}; outside this span loaders may behave"
             " otherwise",
-            f"choose a version in the span, or add --nearest to be answered with the rules of {release.since}",
+            "choose a version in the span"
+            + (f", or add --nearest to be answered with the rules of {release.since}" if flag == "--for" else ""),
         )
     is_cpu = distribution.endswith("-cpu")
     runners = releases.runners

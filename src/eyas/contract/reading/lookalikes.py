@@ -90,6 +90,8 @@ def _lookalikes(reading: DraftReading) -> dict[str, str]:
     shapes = {name: entry.shape for name, entry in expected_tensors(spec).items() if entry.required}
     shapes |= {"lm_head.weight": (spec.draft_vocab_size, spec.hidden_size)}
     shapes |= {"embed_tokens.weight": (spec.vocab_size, spec.hidden_size)}
+    if spec.draft_vocab_size < spec.vocab_size:
+        shapes["t2d"] = (spec.vocab_size,)
     style = _style(list(tensors))
     missing = {stored_name(name, style): shape for name, shape in shapes.items() if name not in spec.tensors}
     found: dict[str, str] = {}
@@ -101,17 +103,22 @@ def _lookalikes(reading: DraftReading) -> dict[str, str]:
 
 
 def _as_renames(pairs: Mapping[str, str], names: Sequence[str]) -> tuple[Rename, ...]:
-    """`pairs` as the fewest renames: one for a prefix that differs in all of them, else one each.
+    """`pairs` as few renames: one for each prefix that differs in several of them, longest first, else one each.
 
     Args:
         names: of all tensors; a prefix must not catch others.
     """
-    differing = {_without_common_end(old, new) for old, new in pairs.items()}
-    if len(pairs) > 1 and len(differing) == 1:
-        old, new = differing.pop()
-        if old and {name for name in names if name.startswith(old)} == set(pairs):
-            return (Rename(old=old, new=new, is_prefix=True),)
-    return tuple(Rename(old=old, new=new) for old, new in pairs.items())
+    groups: dict[tuple[str, str], set[str]] = {}
+    for old, new in pairs.items():
+        groups.setdefault(_without_common_end(old, new), set()).add(old)
+    left, prefixes = set(names), list[Rename]()
+    for (old, new), members in sorted(groups.items(), key=lambda group: -len(group[0][0])):
+        if len(members) > 1 and old and {name for name in left if name.startswith(old)} == members:
+            prefixes.append(Rename(old=old, new=new, is_prefix=True))
+        left -= members
+    caught = {old for old in pairs for prefix in prefixes if old.startswith(prefix.old)}
+    single = [Rename(old=old, new=new) for old, new in pairs.items() if old not in caught]
+    return (*single, *prefixes)  # the first that fits a name counts
 
 
 def _style(names: Sequence[str]) -> NameStyle:

@@ -4,7 +4,7 @@ A key on neither list is an error: what it decides is not known. Source: the con
 0.5.9-0.5.23, vLLM 0.25.1-0.33.0, speculators 0.9.0, SpecForge, ModelOpt, TorchSpec, AngelSlim, EAGLE.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from eyas.contract.spec.rope import ROPE_KEYS
@@ -82,3 +82,44 @@ KNOWN_KEYS = (
 KNOWN_EAGLE_CONFIG_KEYS = EAGLE_CONFIG_KEYS | frozenset(
     key.split(".", 1)[1] for key in FIXED_VALUES if key.startswith("eagle_config.")
 )
+
+
+_MOST_AUX = 64
+
+
+def _is_id(value: Any) -> bool:
+    return type(value) is int and -1 <= value < 1 << 31
+
+
+# keys that engines (or transformers' config classes in them) read, but nothing here: only their kind is checked
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "use_sliding_window": (lambda value: isinstance(value, bool), "true or false"),
+    "use_cache": (lambda value: isinstance(value, bool), "true or false"),
+    "max_window_layers": (lambda value: type(value) is int and 0 <= value < 1 << 31, "a whole number"),
+    "num_aux_hidden_states": (lambda value: type(value) is int and 0 < value <= _MOST_AUX, "a positive integer"),
+    "num_aux_layers": (lambda value: type(value) is int and 0 < value <= _MOST_AUX, "a positive integer"),
+    "layer_types": (
+        lambda value: isinstance(value, list) and all(isinstance(kind, str) for kind in value),
+        "a list of strings",
+    ),
+    **dict.fromkeys(DTYPE_KEYS, (lambda value: isinstance(value, str) and bool(value), "the name of a number type")),
+    "quantization_config": (lambda value: isinstance(value, Mapping), "an object"),
+    "compression_config": (lambda value: isinstance(value, Mapping), "an object"),
+    "architectures": (
+        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+        "a list of strings",
+    ),
+    **dict.fromkeys(
+        TOKEN_KEYS,
+        (lambda value: all(map(_is_id, value)) if isinstance(value, list) else _is_id(value), "a token id, or several"),
+    ),
+}
+
+
+def type_faults(config: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
+    """(key, value, what it must be) of what an engine would crash on, though it decides nothing here."""
+    return [
+        (key, config[key], wanted)
+        for key, (is_right, wanted) in _KINDS.items()
+        if config.get(key) is not None and not is_right(config[key])
+    ]

@@ -39,10 +39,14 @@ class ConfigReader:
             return value
         if fallback is None or not 0 < fallback <= largest:
             raise DraftConfigIncomplete(
-                f"the draft's config does not say {key}",
+                f"the draft's config does not say {key}"
+                if self.config
+                else "the draft has no config.json, or an empty one",
                 f"{self.where}: {self.level}",
-                "the tensors do not tell it either, so their shapes cannot be checked",
-                f"add {key} to config.json as the draft was trained",
+                f"the tensors do not tell {key} either, so their shapes cannot be checked",
+                f"add {key} to config.json as the draft was trained"
+                if self.config
+                else "put the draft's config.json beside its weights: trainers and hubs keep it there",
             )
         self.provenance[field] = fallback_source
         return fallback

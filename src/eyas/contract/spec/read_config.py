@@ -13,6 +13,7 @@ from eyas.contract.spec.config_keys import (
     KNOWN_EAGLE_CONFIG_KEYS,
     KNOWN_KEYS,
     TOKEN_KEYS,
+    type_faults,
 )
 from eyas.contract.spec.config_reader import ConfigReader
 from eyas.contract.spec.draft_spec import HEAD_ROWS, Mla
@@ -111,7 +112,7 @@ def _layer_switches(
     is_mla = any("kv_a_proj_with_mqa" in name for name in tensors) or reader.config.get("kv_lora_rank") is not None
     rope = read_rope(reader.config, interleaved=is_mla)
     reader.provenance["rope"] = rope.source
-    for key, value, wanted in rope_faults(reader.config):
+    for key, value, wanted in (*rope_faults(reader.config), *type_faults(reader.config)):
         reader.wrong(key, value, wanted)
     if rope.conflict:
         why = f"{rope.conflict}; engines read one or the other by version"

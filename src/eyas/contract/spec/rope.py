@@ -6,6 +6,7 @@ by version. The spelling and its defaults are known here and nowhere else.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from eyas.contract.spec.draft_spec import Rope
@@ -16,6 +17,7 @@ KNOWN_TYPES = frozenset({
     "default", "linear", "dynamic", "yarn", "longrope", "su", "llama3", "proportional", "ntk", "mrope", "mllama4",
     "deepseek_yarn", "deepseek_llama_scaling", "dual_chunk", "xdrope",
 })  # fmt: skip
+_MOST_FACTORS = 4096  # one for each pair of a head's numbers
 ROPE_KEYS = frozenset({"rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "rope_is_neox_style"})
 
 
@@ -72,11 +74,24 @@ def rope_faults(config: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
             levels[f"{name}."] = found
         elif config.get(name) is not None and not isinstance(config[name], Mapping):
             return [(name, config[name], "an object")]
-    return [
+    outside = [
         (f"{prefix}{key}", level[key], wanted)
         for prefix, level in levels.items()
         for key, (is_right, wanted) in _RANGES.items()
-        if level.get(key) is not None and (prefix or key in ROPE_KEYS) and not is_right(level[key])
+        if level.get(key) is not None and (prefix or key in _OUTER_KEYS) and not is_right(level[key])
+    ]
+    return outside + [(f"{prefix}{key}", None, _RANGES[key][1]) for prefix, key in _lacking(levels)]
+
+
+def _lacking(levels: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(level, key) of what the kind of scaling cannot do without: engines raise KeyError."""
+    kinds = {prefix: _scaling(level) for prefix, level in levels.items() if prefix}
+    return [
+        (prefix, key)
+        for prefix, scaling in kinds.items()
+        if scaling is not None and isinstance(scaling["rope_type"], str)
+        for key in _NEEDED.get(scaling["rope_type"], ())
+        if key not in scaling and not (key == "factor" and "alpha" in scaling)
     ]
 
 
@@ -84,15 +99,39 @@ def _is_number(value: Any, largest: float = 1e30) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= largest
 
 
-_TYPE = (lambda value: value in KNOWN_TYPES, f"one of {', '.join(sorted(KNOWN_TYPES))}")
+def _is_list_of(kind: Callable[[Any], bool], value: Any) -> bool:
+    return isinstance(value, list) and 0 < len(value) <= _MOST_FACTORS and all(map(kind, value))
+
+
+_TYPE = (lambda value: isinstance(value, str) and value in KNOWN_TYPES, f"one of {', '.join(sorted(KNOWN_TYPES))}")
 _POSITIVE = (_is_number, "a number above 0")
+_NOT_NEGATIVE = (
+    lambda value: _is_number(value) or (type(value) in (int, float) and value == 0),
+    "a number, 0 or above",
+)
+_FLAG = (lambda value: isinstance(value, bool), "true or false")
+_FACTORS = (partial(_is_list_of, _is_number), "a list of numbers above 0")
 _RANGES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "rope_theta": _POSITIVE,
     "partial_rotary_factor": (lambda value: _is_number(value, 1), "a number above 0, at most 1"),
     "rope_type": _TYPE,
     "type": _TYPE,
     **dict.fromkeys(("factor", "beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"), _POSITIVE),
-    "original_max_position_embeddings": _POSITIVE,
+    **dict.fromkeys(("original_max_position_embeddings", "attention_factor", "alpha", "short_mscale"), _POSITIVE),
+    **dict.fromkeys(("long_mscale", "extrapolation_factor"), _POSITIVE),
+    **dict.fromkeys(("mscale", "mscale_all_dim", "attn_factor"), _NOT_NEGATIVE),
+    **dict.fromkeys(("short_factor", "long_factor"), _FACTORS),
+    "mrope_section": (
+        partial(_is_list_of, lambda value: type(value) is int and 0 <= value <= _MOST_FACTORS),
+        "a list of whole numbers",
+    ),
+    **dict.fromkeys(("truncate", "mrope_interleaved", "rope_is_neox_style"), _FLAG),
+}
+_OUTER_KEYS = ROPE_KEYS | {"original_max_position_embeddings"}
+_NEEDED = {
+    **dict.fromkeys(("linear", "dynamic", "yarn", "deepseek_yarn"), ("factor",)),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    **dict.fromkeys(("longrope", "su"), ("short_factor", "long_factor")),
 }
 
 

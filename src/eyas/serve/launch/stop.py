@@ -133,5 +133,8 @@ class Interrupts:
 
 
 def _used_bytes(gpus: GpuCounters, process: EngineProcess) -> int | None:
-    facts = gpus.read([p.pid for p in tree_of(process.guard_pid)])
+    try:
+        facts = gpus.read([p.pid for p in tree_of(process.guard_pid)])
+    except Exception:  # noqa: BLE001 - no descriptor is left: the engine is ended all the same
+        return None
     return None if facts is None else sum(gpu.used_bytes for gpu in facts if gpu.is_mine)

@@ -93,13 +93,12 @@ class EngineProcess:
         """SIGKILL to the whole tree below the guard; how many processes that were."""
         self.was_asked = True
         count = 0
-        for process in tree_of(self.guard_pid):
-            if process.pid != self.guard_pid and process.status != "Z":
-                try:
-                    os.kill(process.pid, signal.SIGKILL)
-                    count += 1
-                except ProcessLookupError:
-                    continue
+        for pid in self._pids_below():
+            try:
+                os.kill(pid, signal.SIGKILL)
+                count += 1
+            except ProcessLookupError:
+                continue
         return count
 
     def wait_gone(self, timeout_s: float) -> bool:
@@ -123,6 +122,12 @@ class EngineProcess:
             except OSError:
                 continue
         self.status_fd = self.lifeline_fd = -1
+
+    def _pids_below(self) -> tuple[int, ...]:
+        try:
+            return self.living()
+        except OSError:  # no descriptor is left to read /proc with; the guard ends what the main process leaves
+            return (self.pid,) if self.poll() is None else ()
 
     def _signal_main(self, number: int) -> None:
         if self.poll() is None:

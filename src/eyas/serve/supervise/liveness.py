@@ -134,11 +134,14 @@ def proof_of(length: float, rounds: int, first: float | None, source: str = "") 
         source: where the figure comes from, for a person; "" = the server's counters.
     """
     text = f"accept length {length:.2f} over {rounds or 'an unknown number of'} rounds{source and f' ({source})'}"
-    ok = length > NOTHING_ACCEPTED and (first is None or first >= BROKEN_FIRST_POSITION)
+    few, share = ("at most", length - 1) if first is None else ("only", first)  # the rest of a pass is drafts
+    ok = length > NOTHING_ACCEPTED and share >= BROKEN_FIRST_POSITION
     if length <= NOTHING_ACCEPTED:
         text += f": nothing is accepted; {_CHECK}"
     elif not ok:
-        text += f": only {first:.0%} of first drafts are accepted, which is broken plumbing, not a weak draft; {_CHECK}"
+        text += (
+            f": {few} {share:.0%} of first drafts are accepted, which is broken plumbing, not a weak draft; {_CHECK}"
+        )
     return Proof(ok=ok, text=text, rounds=rounds, accept_length=length)
 
 

@@ -9,7 +9,7 @@ from eyas.cli.app import main as eyas
 from eyas.contract.check.check import CheckOptions, check
 from eyas.contract.engines.launching.recipe import DraftLaunch
 from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
-from eyas.contract.engines.registry import parse_engine
+from eyas.contract.engines.registry import engine_named, parse_engine
 from eyas.contract.engines.tensorrt_llm.launching import CONFIG_FILE, config_text, layers_to_capture
 from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
 
@@ -78,6 +78,18 @@ def test_check_prints_the_file_with_the_trained_layers(folders):
     assert "eagle3_layers_to_capture: [2, 15, 27]" in launch.files[CONFIG_FILE]
     assert "max_draft_len: 5" in launch.files[CONFIG_FILE]
     assert launch.flags == ("--config", CONFIG_FILE)
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "names"), [((3, 16, 28), "the file names the"), ((2, 15, 27), "names no tapped")]
+)
+def test_the_note_on_tapped_layers_is_true_of_the_file(boundaries, names):
+    draft = _draft(boundaries=boundaries, target_layers=30)
+
+    launch = engine_named("tensorrt-llm").launching.draft_launch(draft)
+
+    assert any(names in note for note in launch.notes)
+    assert ("eagle3_layers_to_capture" in launch.files[CONFIG_FILE]) == (names == "the file names the")
 
 
 def test_serve_composes_the_whole_command(folders, capsys):

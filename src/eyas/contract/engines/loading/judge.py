@@ -29,7 +29,6 @@ from eyas.contract.files.checkpoint import Checkpoint, IntMap
 from eyas.contract.spec.draft_spec import DraftReading
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Convert
-from eyas.talk import counted
 
 _FUSION = ("model.fc.", "model.input_norm.", "model.fc_norm.")
 _SHOWN = 8  # messages of a crash beyond the first; its items name all tensors
@@ -184,7 +183,7 @@ def _crash(loaded: Loaded, engine: str, where: str) -> list[Reason]:
     if not loaded.crashes:
         return []
     (name, message), *more = loaded.crashes
-    others = f" and {counted(len(more), 'more')}" if more else ""
+    others = f" and {len(more)} more" if more else ""
     messages = [message, *(f"{other}: {said}" for other, said in more[:_SHOWN])]
     left = [f"and {len(more) - _SHOWN} more"] if len(more) > _SHOWN else []
     do = (

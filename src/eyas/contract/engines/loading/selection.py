@@ -66,6 +66,7 @@ def model_type_refusal(
         if any(model_type in names for since, names in _model_types().items() if at_least(pinned, since)):
             return None
     what = f"model_type {model_type!r} is unknown" if model_type else "config.json has no model_type"
+    what = what if config else "there is no config.json, or an empty one"
     return stops("model-type-unknown", what, f"{where}: config.json: model_type", why, do, meant=meant, config=config)
 
 

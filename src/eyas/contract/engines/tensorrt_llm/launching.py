@@ -105,8 +105,15 @@ class TensorRTLLMLaunching:
         return "what eyas knows of TensorRT-LLM was read in its source, never run"
 
     def _notes(self, draft: DraftLaunch) -> tuple[str, ...]:
+        taps = (
+            "the file names the tapped layers (eagle3_layers_to_capture)"
+            if layers_to_capture(draft.boundaries, draft.target_layers)
+            else "the file names no tapped layers: the draft was trained on the engine's default"
+            if draft.boundaries
+            else "the file names no tapped layers: the engine taps its default"
+        )
         notes = [
-            "the tapped layers stand in the file (eagle3_layers_to_capture): TensorRT-LLM reads none from the draft",
+            f"{taps}; TensorRT-LLM reads none from the draft",
             "answers are greedy whatever a request asks, unless the file has allow_advanced_sampling",
         ]
         length, asked = draft.length, draft.asked_length
