@@ -356,11 +356,13 @@ def test_until_ready_on_a_log_that_ends_before_is_not_met(eyas: Callable[..., Do
     assert eyas(str(path), "--until", "ready", "--no-follow").returncode == 10
 
 
-def test_a_log_alone_tells_of_a_draft_of_which_nothing_is_accepted(eyas: Callable[..., Done]):
-    dead, weak = (eyas(str(LOGS / f"sglang-0.5.15.post1-h200-{d}.log"), "--json") for d in ("no-lm-head", "no-layer"))
+def test_a_log_alone_tells_of_a_dead_and_of_a_broken_draft_and_not_of_a_good_one(eyas: Callable[..., Done]):
+    drafts = ("no-lm-head", "no-layer", "good")
+    dead, broken, good = (eyas(str(LOGS / f"sglang-0.5.15.post1-h200-{d}.log"), "--json") for d in drafts)
 
     assert "nothing is accepted" in last_object(dead.stdout)["warnings"][0]
-    assert last_object(weak.stdout)["warnings"] == []
+    assert "at most 9% of first drafts" in last_object(broken.stdout)["warnings"][0]
+    assert last_object(good.stdout)["warnings"] == []
 
 
 def test_the_folder_of_a_run_tells_its_verdict_too(eyas: Callable[..., Done], tmp_path: Path):

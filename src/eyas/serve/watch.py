@@ -66,7 +66,7 @@ class WatchConfig:
     interval: float = 1.0
     """Seconds between two looks, 0.1 - 3600."""
     engine: EngineName | Literal["eyas", "unknown"] = "unknown"
-    """sglang or vllm; unknown: found out from the log, the process or the endpoints."""
+    """The engine; unknown: found out from the log, the process or the endpoints."""
     version: str | None = None
     """The engine's version; default: as far as it tells. Chooses the table of markers."""
     url: str | None = None

@@ -63,7 +63,7 @@ def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
     if not is_over or tracker.ready_at is not None:
         return None
     state = StateName.WARMING_UP if tracker.current.id == "warm-up" else StateName.STARTING
-    reason = f"the log ends in the midst of the start: {title} ({end}); whether the server died there, it does not tell"
+    reason = f"the log ends in the midst of the start: {title} ({end}) and does not say whether the server died"
     following = tracker.table.phases[tracker.current.id].next
     reason += f"; next: {following}" if following else ""
     return Assessment(state=state, reason=reason)
