@@ -20,6 +20,7 @@ FOREIGN = (
     "contract.engines.launching.",
     "contract.engines.sglang.",
     "contract.engines.vllm.",
+    "contract.engines.tensorrt_llm.",
     "contract.dialects.llama_cpp",
 )
 # (module, option) that no command says without having it, though it reaches the module; or another tool's. And why.
