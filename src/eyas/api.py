@@ -126,7 +126,7 @@ _READ_BY = {
 
 
 class ApiMisused(_EyasError):
-    """A function of `eyas.api` got a path instead of what is read from it, or one path instead of a list."""
+    """A function of `eyas.api` got a path instead of an object read from it, or one path instead of a list."""
 
     code = "api-misused"
 
@@ -140,7 +140,7 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _door(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, which then takes `str` for `Path`, and says what to give if it does not take a path."""
+    """`function`, made to take `str` for `Path`; a path given for another type raises an error that says so."""
     signature = inspect.signature(function)
 
     @wraps(function)

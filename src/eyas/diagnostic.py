@@ -94,7 +94,7 @@ class Diagnostic:
     Attributes:
         severity: note = nothing to do; warning = may cost acceptance or cannot be decided here; error = the engine
             would refuse, crash, or serve a damaged draft; fatal = an error after which nothing would be accepted.
-        do: how to mend it; () only for notes.
+        do: how to fix it; () only for notes.
         engine: "sglang==0.5.23" when it holds for one engine only.
         items: names of the tensors, parameters, keys or switches concerned.
     """

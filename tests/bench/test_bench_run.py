@@ -11,7 +11,7 @@ from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
 from eyas.bench.compare import PartTimes, compare, impossible, verdict
 from eyas.bench.engine_arm import EngineArm, EngineOracle, TreePartTimes
 from eyas.bench.measure import MAX_LOGIT_GAP, Answer, BenchPrompt, Measurements, TextsDiffer, judge, measure
-from eyas.bench.run_bench import Subject, parting, run_bench
+from eyas.bench.run_bench import BenchSetup, parting, run_bench
 from eyas.engine.captured.open_captured import open_path
 from eyas.engine.eagle_draft import ReferenceDraft
 from eyas.engine.engine import Engine, Limits
@@ -28,7 +28,7 @@ PROMPTS = [
     BenchPrompt(id="b", set="chat", prompt_ids=(3, 4, 5)),
     BenchPrompt(id="c", set="sums", prompt_ids=(6,)),
 ]
-SUBJECT = Subject(target={"name": "stub"}, draft={"name": "stub"}, data={}, settings={})
+SUBJECT = BenchSetup(target={"name": "stub"}, draft={"name": "stub"}, data={}, settings={})
 
 
 def next_offer(before: int, last: int, depth: int) -> Tensor:

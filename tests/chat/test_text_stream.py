@@ -1,4 +1,4 @@
-"""Text as it comes: never half a character, the same text in the end, and nothing of a stop text."""
+"""Text as it comes: never half a character, the same text in the end, and nothing of a stop string."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""One generation is the same `Generation`, whichever server answered and however it streams."""
+"""One generation is the same `ServerAnswer`, whichever server answered and however it streams."""
 
 import pytest
 

@@ -205,7 +205,7 @@ def test_an_identity_map_is_set_aside_and_said():
 
     fill(draft, {**draft.state_dict(), "d2t": torch.zeros(40, dtype=torch.int64)}, where="here", talk=talk)
 
-    assert talk.notes == ["here: d2t is the identity (no vocabulary is left out); set aside"]
+    assert talk.notes == ["here: d2t is the identity (the draft has the whole vocabulary) and is not used"]
     with pytest.raises(VocabMapInvalid, match="every offset must be 0"):
         fill(draft, {**draft.state_dict(), "d2t": torch.ones(40, dtype=torch.int64)}, where="here", talk=talk)
 

@@ -68,7 +68,7 @@ def test_an_engine_that_drops_the_layer_will_serve_a_range_below_it(folder, caps
     assert set(found["served"]) == {"zeros", "normal", "garbage"}
     assert found["accept_length"]["low"] <= found["accept_length"]["high"]
     assert any(f["accepted_at"] != probe["trained"]["accepted_at"] for f in found["served"].values())
-    assert "the range is over what memory holds" in text
+    assert "the range covers what memory may hold" in text
 
 
 def test_what_keeps_an_engine_from_serving_is_said_beside_the_figure(folder, capsys):

@@ -190,7 +190,7 @@ def test_a_pack_without_the_embedding_of_guessed_tokens_is_refused(tmp_path: Pat
 
 def test_a_depth_beside_a_tree_is_refused():
     assert EvalConfig(tree="4x6x16").depth == 6
-    with pytest.raises(EvalConfigInvalid, match="-k 4 beside --tree"):
+    with pytest.raises(EvalConfigInvalid, match="-k 4 conflicts with --tree"):
         EvalConfig(tree="4x6x16", num_draft_tokens=4)
 
 

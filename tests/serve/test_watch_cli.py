@@ -298,11 +298,11 @@ def test_a_finished_log_is_told_as_it_went_by(eyas: Callable[..., Done]):
     told = done.stderr.splitlines()
 
     assert done.returncode == 0
-    assert done.stdout.startswith("stopped: the log ends with the server's goodbye")
+    assert done.stdout.startswith("stopped: the log ends with the server's shutdown message")
     assert [line.split("  ")[-1] for line in told[-3:]] == [
         "note: the log says that it is ready",
         "note: the log says that it was asked to end",
-        "stopped: the log ends with the server's goodbye",
+        "stopped: the log ends with the server's shutdown message",
     ]
     assert re.match(r" *9\d s", told[-1]), "the end has the log's time, not ours"
 
@@ -312,7 +312,7 @@ def test_an_offline_sglang_engine_that_ends_its_own_children_has_stopped(eyas: C
     done = eyas(str(LOGS / "sglang-0.5.15.post1-eagle3.log"), "--timeout", "5")
 
     assert done.returncode == 0
-    assert done.stdout.startswith("stopped: the log ends with the server's goodbye")
+    assert done.stdout.startswith("stopped: the log ends with the server's shutdown message")
 
 
 def test_a_script_that_fails_and_then_ends_its_sglang_engine_has_crashed(eyas: Callable[..., Done], serving_log: Path):
@@ -397,7 +397,7 @@ def test_a_web_server_that_is_no_engine_is_said_to_be_none(eyas: Callable[..., D
 
     assert done.returncode == 20 == StateName.NO_ENGINE.exit_code
     assert done.stdout.startswith("no-engine: ")
-    assert "no engine that eyas knows answers so" in done.stdout
+    assert "no engine that eyas knows answers like this" in done.stdout
 
 
 @pytest.mark.parametrize("stranger", [404, 200], indirect=True)
@@ -423,7 +423,7 @@ HALF_SGLANG = READY_SGLANG[: READY_SGLANG.index(b"Capture draft decode CUDA grap
             "no-engine: no line of it is one of SGLang's, vLLM's or TensorRT-LLM's that eyas knows",
         ),
         (READY_SGLANG, 0, "ready: the log says that it is ready, and ends so"),
-        (HALF_SGLANG, 10, "starting: the log ends in the midst of the start: capturing CUDA graphs of the draft (dec"),
+        (HALF_SGLANG, 10, "starting: the log ends during the start: capturing CUDA graphs of the draft (dec"),
     ],
     ids=["empty", "junk", "ready", "half"],
 )

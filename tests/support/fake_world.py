@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from eyas.serve.facts.evidence import Answer, CounterFacts, ExitFacts, GpuFacts, Observation, ProcessFacts
+from eyas.serve.facts.evidence import CounterFacts, EndpointAnswer, ExitFacts, GpuFacts, Observation, ProcessFacts
 from eyas.serve.facts.state import Event, Snapshot
 from eyas.serve.log.log_lines import LineSplitter, parse_bar
 from eyas.serve.look.process_tree import label_of
@@ -142,9 +142,9 @@ class World:
         self._text = b""
         health = self.state.get("health")
         if isinstance(health, int):
-            health = Answer(code=health, elapsed_s=1.0)
+            health = EndpointAnswer(code=health, elapsed_s=1.0)
         elif isinstance(health, str):
-            health = Answer(code=0, failure=health)
+            health = EndpointAnswer(code=0, failure=health)
         if self.state.get("exit") is not None:
             lines += tuple(self._splitter.flush(now))
         return Observation(

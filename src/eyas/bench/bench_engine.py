@@ -15,7 +15,7 @@ from eyas.bench.batches import BatchJudge, impossible_in_batches, run_batches, w
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.engine_arm import EngineOracle, TransformersArm
 from eyas.bench.measure import ALL, MAX_LOGIT_GAP, BenchPrompt
-from eyas.bench.run_bench import Subject, parting, repetition_notes, run_bench
+from eyas.bench.run_bench import BenchSetup, parting, repetition_notes, run_bench
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
 from eyas.decode.repetition import repetition_share
@@ -65,7 +65,7 @@ def bench_engine(
     tokenizer = TargetTokenizer(target_folder)
     prompts = workload(rows, tokenizer.prompt_ids, config.max_prompts)
     say_beyond_context(prompts, config.max_new_tokens, read_target(target_folder).max_position_embeddings, talk)
-    subject = Subject(
+    subject = BenchSetup(
         target={**read_target(target_folder).as_document(), "weights": fingerprint_weights(target_folder)},
         draft=_about_draft(draft_path),
         data={
@@ -162,7 +162,7 @@ def _require_own_ids(rows: Sequence[EvalRow | EvalPrompt], target_folder: Path) 
 
 
 def say_beyond_context(prompts: Sequence[BenchPrompt], max_new_tokens: int, context: int | None, talk: Talk) -> None:
-    """Note the prompts that pass the target's context: speeds are real there, texts and accept lengths are not."""
+    """Note the prompts that pass the target's context: their speed counts, their text and accept length do not."""
     if context is None:
         return
     num = sum(len(prompt.prompt_ids) + max_new_tokens > context for prompt in prompts)
@@ -228,7 +228,7 @@ def bench_in_batches(
     prompts: Sequence[BenchPrompt],
     config: BenchConfig,
     placement: Placement,
-    subject: Subject,
+    subject: BenchSetup,
     talk: Talk,
 ) -> BenchRecord:
     """Measure plain and speculative decoding at every batch size.
@@ -264,7 +264,7 @@ def _record(
     texts: Sequence[Completion],
     prompts: Sequence[BenchPrompt],
     judge: BatchJudge,
-    subject: Subject,
+    subject: BenchSetup,
     config: BenchConfig,
 ) -> BenchRecord:
     repetition = {

@@ -20,7 +20,7 @@ _PART_SAMPLES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class BenchSetup:
     """What is measured, for the record: documents with names and fingerprints."""
 
     target: Mapping[str, Any]
@@ -33,7 +33,7 @@ def run_bench(
     engine: "Engine",
     prompts: Sequence[BenchPrompt],
     config: BenchConfig,
-    subject: Subject,
+    subject: BenchSetup,
     *,
     pieces: Callable[[Sequence[int]], list[str]],
     talk: Talk,

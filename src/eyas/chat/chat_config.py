@@ -40,13 +40,13 @@ class ChatConfig:
     """0: greedy, the same text as plain decoding. From 1e-6: sampled, with the same distribution as plain sampling."""
 
     top_p: float = 1.0
-    """Keep only the likeliest tokens whose probabilities reach this sum, (0, 1]."""
+    """Top-p: keep only the most likely tokens, up to this sum of probabilities, (0, 1]."""
 
     top_k: int = 0
-    """Keep only the k likeliest tokens; 0: all."""
+    """Keep only the k most likely tokens; 0: all."""
 
     min_p: float = 0.0
-    """Keep only tokens of at least this share of the likeliest token's probability, [0, 1]."""
+    """Min-p: drop tokens below this share of the most likely token's probability, [0, 1]."""
 
     seed: int | None = None
     """Seed of the first sampled answer; each later answer takes the next number. Default: random, and printed."""
@@ -55,7 +55,7 @@ class ChatConfig:
     """Longest answer in tokens, at least 1."""
 
     stop: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """End the answer before this text; may be given several times."""
+    """Stop string: ends the answer, which leaves it out; may be given several times."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Precision of target and draft; auto: bfloat16 on a GPU, float32 elsewhere."""
@@ -84,7 +84,7 @@ class ChatConfig:
                 ("--max-new-tokens", self.max_new_tokens, "at least 1", self.max_new_tokens >= 1),
                 ("--stop", "", "a non-empty text", all(self.stop)),
                 ("--threads", self.threads, "1 - 1024", self.threads is None or 1 <= self.threads <= 1024),
-                ("--system", self.system, "no value with --raw: there is no template", not (self.raw and self.system)),
+                ("--system", self.system, "nothing with --raw, which uses no template", not (self.raw and self.system)),
             )
             if not is_right
         ]
@@ -119,6 +119,6 @@ def require_text(given: str, where: str) -> None:
         raise ChatPromptInvalid(
             f"{where} is not valid UTF-8",
             where,
-            "a tokenizer reads text, and some bytes are not text",
+            "a tokenizer reads text, but some bytes are not valid UTF-8",
             "give it in UTF-8",
         )

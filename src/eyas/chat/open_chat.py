@@ -122,7 +122,7 @@ def _sampling(config: ChatConfig, talk: Talk) -> Sampling:
         idle = [f"--{name.replace('_', '-')}" for name, value in wanted.items() if value != getattr(Sampling(), name)]
         idle += ["--seed"] if seed is not None else []
         if idle:
-            talk.note(f"{', '.join(idle)}: no effect at temperature 0, which takes the likeliest token")
+            talk.note(f"{', '.join(idle)}: no effect at temperature 0, which takes the most likely token")
     elif seed is None:
         seed = secrets.randbelow(2**31)
         talk.note(f"sampling with --seed {seed}")

@@ -21,13 +21,13 @@ Finish = Literal["stop", "length", "interrupted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """How every answer is made.
+    """Depth, sampling and limits of every answer.
 
     Attributes:
         depth: K; 0 = plain; None = adaptive.
         sampling: of the first answer; the seed grows by one with each.
         max_new_tokens: longest answer.
-        stops: texts before which an answer ends.
+        stops: stop strings; an answer ends before the first.
         system: the first message, if any.
     """
 
@@ -47,7 +47,7 @@ class ChatAnswer:
         text: as shown.
         generation: ids, origins, rounds and times; it holds nothing beyond the text except what ended it.
         num_prompt_tokens: tokens that the target read before the answer.
-        finish: `stop` = an end token or a stop text; `length` = `max_new_tokens` or the context; `interrupted`.
+        finish: `stop` = an end token or a stop string; `length` = `max_new_tokens` or the context; `interrupted`.
         seed: None where greedy.
     """
 
@@ -127,7 +127,7 @@ class ChatSession:
         show: Callable[[Piece], None] = lambda piece: None,
         is_enough: Callable[[], bool] = lambda: False,
     ) -> ChatAnswer:
-        """Answer a prompt. An interrupted answer stays in the conversation, as far as it went.
+        """Answer a prompt. The part of an interrupted answer that was generated stays in the conversation.
 
         Args:
             prompt: any text.
@@ -178,7 +178,7 @@ class ChatSession:
 
 
 class _Listener:
-    """Turns rounds into text as they come; ends the answer at a stop text or when `is_enough` says so."""
+    """Turns rounds into text as they come; ends the answer at a stop string or when `is_enough` says so."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Listener:
         self._num_heard = 0
 
     def hears(self, ids: Sequence[int]) -> bool:
-        """Take a round's ids: accepted drafts, then the target's own token; the first call brings the prompt's."""
+        """Take a round's ids: accepted drafts, then the bonus token. The first call brings the token from prefill."""
         for at, token in enumerate(ids):
             self._num_heard += 1
             if token in self.limits.stop_ids or self._num_heard == self.limits.max_new_tokens:
@@ -202,7 +202,7 @@ class _Listener:
         return self.answer.has_stopped or self._is_enough()
 
     def finish(self, text: Generation) -> Generation:
-        """Show what is left; cut what the last round brought beyond a stop text."""
+        """Show what is left; cut what the last round brought beyond a stop string."""
         if self.answer.num_ids < len(text.ids) and text.ids[-1] not in self.limits.stop_ids:
             self.answer.push(text.ids[-1], is_draft=text.origins[-1] not in (BONUS, PREFILL))
         self.answer.end()

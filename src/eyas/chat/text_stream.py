@@ -1,4 +1,4 @@
-"""Token ids as text while they arrive: never half a character, and nothing of a stop text."""
+"""Token ids as text while they arrive: never half a character, and nothing of a stop string."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class TokenText:
 
 
 class StopGate:
-    """Lets pieces through up to the first stop text, which is left out.
+    """Lets pieces through up to the first stop string, which is left out.
 
     Args:
         stops: texts, none empty.
@@ -66,7 +66,7 @@ class StopGate:
         self.has_stopped = False
 
     def push(self, piece: Piece) -> list[Piece]:
-        """The pieces that can be shown: all but what may still become a stop text."""
+        """The pieces that can be shown: all but what may still become a stop string."""
         assert not self.has_stopped, "nothing comes after a stop"
         self._held.append(piece)
         text = "".join(held.text for held in self._held)
@@ -75,12 +75,12 @@ class StopGate:
         return self._release(min(found) if found else len(text) - self._num_kept(text))
 
     def end(self) -> list[Piece]:
-        """What was held back, when no more pieces come."""
+        """The text still held back; called after the last piece."""
         held, self._held = self._held, []
         return [] if self.has_stopped else held
 
     def _num_kept(self, text: str) -> int:
-        """Length of the longest end of `text` that a stop text begins with."""
+        """Length of the longest suffix of `text` that is a prefix of a stop string."""
         longest = min(len(text), max((len(stop) - 1 for stop in self._stops), default=0))
         ends = range(longest, 0, -1)
         return next((num for num in ends if any(stop.startswith(text[-num:]) for stop in self._stops)), 0)
@@ -120,11 +120,11 @@ class AnswerText:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether a stop text has come; its last token is counted in `num_ids`."""
+        """Whether a stop string has come; its last token is counted in `num_ids`."""
         return self._gate.has_stopped
 
     def push(self, token_id: int, *, is_draft: bool) -> None:
-        """Take one more token; after a stop text it is ignored."""
+        """Take one more token; after a stop string it is ignored."""
         if self.has_stopped:
             return
         self.num_ids += 1

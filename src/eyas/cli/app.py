@@ -32,7 +32,7 @@ COMMANDS = {
     "check": "What an engine will do with a draft: every tensor, every key.",
     "convert": "Translate a draft between formats; nothing is dropped silently.",
     "bench": "Speed of plain and speculative decoding, with the ceiling.",
-    "parity": "Does a server accept what the draft's replay says?",
+    "parity": "Does a server accept as many drafts as replay predicts?",
     "chat": "Talk to a target through eyas' own engine, with or without a draft.",
     "report": "One self-contained HTML page of a run.",
     "header": "A checkpoint's names, shapes and config, without weights.",
@@ -80,7 +80,7 @@ def _shown_default(value: object) -> str | None:
 
 
 def _refuse_odd_numbers(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
-    """Refuse 1.5 for a whole number, which cyclopts would round to 2, and numbers that no count or seed can be."""
+    """Refuse 1.5 for a whole number (cyclopts would round it to 2), and numbers too large for a count or seed."""
     for argument in arguments:
         for token in argument.tokens if _takes(int, argument.hint) else ():
             digits = token.value.strip().lstrip("+-").replace("_", "")
@@ -95,7 +95,7 @@ def _refuse_odd_numbers(app: cyclopts.App, commands: tuple[str, ...], arguments:
 
 
 def _expand_home(_app: cyclopts.App, _commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
-    """Expand `~` at the beginning of a path: a shell leaves it alone in `--out=~/x`, and no shell reads a recipe."""
+    """Expand a leading `~`: shells do not in `--out=~/x`, and no shell reads a recipe."""
     for argument in arguments:
         if _takes(Path, argument.hint) or argument.name in _PATHS_AS_TEXT:
             argument.tokens = [token.evolve(value=os.path.expanduser(token.value)) for token in argument.tokens]

@@ -64,7 +64,7 @@ class ChatScreen:
 
 
 def figures_line(answer: "ChatAnswer") -> str:
-    """Tokens, speed, time to the first token, accept length, rounds, and an end that the target did not choose."""
+    """Tokens, speed, time to the first token, accept length, rounds, and why the answer was cut, if it was."""
     text = answer.generation
     num, speed, rounds = len(text.ids), answer.tokens_per_s, len(text.accepted)
     parts = [f"{num} token{'s' * (num != 1)}"]
@@ -114,7 +114,7 @@ def talk_on(session: "ChatSession", screen: ChatScreen, talk: Talk, read: Callab
             else:
                 _answer(line, session, screen)
         except KeyboardInterrupt:
-            if isinstance(sys.exc_info()[1], _Twice):
+            if isinstance(sys.exc_info()[1], _SecondInterrupt):
                 raise
             talk.line("")  # Ctrl-C at the keyboard drops the line
         except UnicodeDecodeError:
@@ -132,7 +132,7 @@ def _answer(line: str, session: "ChatSession", screen: ChatScreen) -> None:
 
 
 def _misses_command(line: str, talk: Talk) -> bool:
-    """Whether the line is a command written wrongly, which is then said; `/etc/passwd` and `/tmp is full` are not."""
+    """Whether the line is a mistyped command (which is then reported); `/etc/passwd` and `/tmp is full` are not."""
     first, *more = line.split()
     if not first.startswith("/") or "/" in first[1:]:
         return False
@@ -162,7 +162,7 @@ def _obey(command: str, session: "ChatSession", talk: Talk) -> None:
         talk.line(_HELP)
 
 
-class _Twice(KeyboardInterrupt):
+class _SecondInterrupt(KeyboardInterrupt):
     """The second Ctrl-C of one answer."""
 
 
@@ -189,5 +189,5 @@ class OneInterrupt:
 
     def _take(self, _number: int, _frame: FrameType | None) -> None:
         if self._was_asked:
-            raise _Twice
+            raise _SecondInterrupt
         self._was_asked = True

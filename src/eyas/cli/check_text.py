@@ -152,7 +152,7 @@ def predictions_text(predictions: "Predictions", probe: str) -> str:
         lines.append(f"{label:<{width}}  {length:<13}  {_shares(list(found.served.values()))}")
         if found.lost:
             notes.append(
-                f"{label} loses {counted(len(found.lost), 'tensor', 'tensors')}: the range is over what memory holds"
+                f"{label} loses {counted(len(found.lost), 'tensor', 'tensors')}: the range covers what memory may hold"
             )
         if found.blocked:
             notes.append(

@@ -1,4 +1,4 @@
-"""How a command ends that fails: every exception becomes one error in the form of eyas, with its exit code."""
+"""How a failing command ends: every exception becomes one error in eyas' form, with its exit code."""
 
 import os
 import traceback

@@ -93,7 +93,7 @@ def with_recipe(arguments: Sequence[str], app: cyclopts.App) -> list[str]:
 def _said(
     rest: Sequence[str], options: Mapping[str, cyclopts.Argument], recipe: Mapping[str, Any], path: Path
 ) -> set[str]:
-    """Options that the command line decides: those given there, by any of their names, and those that they overrule."""
+    """Options that the command line decides: those given there, under any name, and the ones that they overrule."""
     # `--lr=1e-3` is one argument, and cyclopts reads `_` as `-`.
     given = {argument.partition("=")[0].replace("_", "-") for argument in rest if argument.startswith("-")}
     said = {name for name, argument in options.items() if given & set(argument.names)}

@@ -1,4 +1,4 @@
-"""Who shows the life of a server, in `eyas serve` and `eyas watch` alike."""
+"""The view of a running server that `eyas serve` and `eyas watch` share."""
 
 import sys
 

@@ -32,7 +32,7 @@ def read(
     """
     reader = address.api.read_counters
     if reader is None:
-        return Counters(notes=(f"{address.api.name} servers have no counters that are known here",))
+        return Counters(notes=(f"{address.api.name} servers have no counters that eyas knows",))
     if http is not None:
         return reader(http, address, with_server_info)
     with open_http(address, timeout_s=timeout_s) as own:

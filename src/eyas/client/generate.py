@@ -19,7 +19,7 @@ from eyas.client.address import (
     require_plain,
     translated_errors,
 )
-from eyas.client.server_api import AnswerStream, Generation, GenerationOptions, Prompt, ServerApi
+from eyas.client.server_api import AnswerStream, GenerationOptions, Prompt, ServerAnswer, ServerApi
 
 if TYPE_CHECKING:
     import httpx
@@ -35,7 +35,7 @@ def generate(
     *,
     dp_rank: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Generation:
+) -> ServerAnswer:
     """Generate once.
 
     Args:
@@ -127,9 +127,9 @@ class OpenAIStream:
                 self._times.append(at_s)
                 self._tokens.append(len(ids) or 1)
 
-    def result(self, total_s: float) -> Generation:
+    def result(self, total_s: float) -> ServerAnswer:
         """The answer, after the stream ended."""
-        return Generation(
+        return ServerAnswer(
             text="".join(self._text),
             output_ids=tuple(self._ids) or None,
             num_prompt_tokens=self._usage.get("prompt_tokens"),
@@ -179,7 +179,7 @@ def _lines(
             raise AnswerEndless(
                 f"the answer of {route} has no end",
                 address.url,
-                "it had not ended when the time was up" if late else f"{size} came and more was to come",
+                "it had not ended when the time was up" if late else f"{size} arrived without an end",
                 "see what the server is doing: eyas watch",
             )
         yield from (line.decode(errors="replace") for line in lines)

@@ -24,7 +24,7 @@ class Sample:
 
 
 def parse(text: str) -> tuple[Sample, ...]:
-    """All samples of a /metrics page, in order; what is none (comments, NaN, numbers without sense) is left out.
+    """All samples of a /metrics page, in order, without comments, NaN and malformed numbers.
 
     Source: Prometheus text exposition format 0.0.4 (what prometheus_client writes).
     """

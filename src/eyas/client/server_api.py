@@ -1,4 +1,4 @@
-"""What differs between servers' HTTP, as data: bodies, own routes, counters; and the records that answers become.
+"""What differs between servers' HTTP, as data: bodies, routes, counters; and the records that answers are read into.
 
 An engine's folder holds its `ServerApi`; those of any OpenAI-compatible server and of ours are here.
 """
@@ -61,7 +61,7 @@ class RequestCounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Generation:
+class ServerAnswer:
     """One answer.
 
     Attributes:
@@ -118,7 +118,7 @@ class AnswerStream(Protocol):
     def take(self, event: Mapping[str, Any], at_s: float) -> None:
         """Add one event that came `at_s` after the request."""
 
-    def result(self, total_s: float) -> Generation:
+    def result(self, total_s: float) -> ServerAnswer:
         """The answer, after the stream ended."""
 
 

@@ -179,7 +179,7 @@ def _require_doable(data: Sequence[str | Path], writing: WritingConfig, dry_run:
         )
     if dry_run and writing.writes:
         raise ConfigInvalid(
-            "a dry run writes nothing, and the target would have to write first",
+            "a dry run writes nothing, but the rows need text that the target has not written yet",
             "--dry-run",
             "nothing can be counted before the target has written the text",
             "try a small run: --self-chat 24 into another --out",

@@ -17,7 +17,7 @@ OUTPUT = Group("Output", sort_key=4)
 
 
 class ConfigInvalid(EyasError):
-    """Options that contradict each other or the laws of arithmetic; all problems at once."""
+    """Options that contradict each other or are out of range; all problems at once."""
 
     code = "config-invalid"
 
@@ -64,17 +64,17 @@ class WritingConfig:
     """How the target writes data."""
 
     self_chat: Annotated[int, Parameter(group=WRITING)] = 0
-    """Number of conversations that are tried in which the target also writes the user turns; --data is not needed."""
+    """Number of self-chat conversations to try: the target also writes the user turns, and --data is not needed."""
     regenerate: Annotated[bool, Parameter(group=WRITING, negative="")] = False
     """The target writes its own answers to the user turns of --data; the recorded answers are left out."""
     chat_turns: Annotated[int, Parameter(group=WRITING)] = 1
     """User turns of a self-chat conversation, at most."""
     system: Annotated[tuple[str, ...], Parameter(group=WRITING, consume_multiple=True, negative="")] = ()
-    """System prompts of self-chat conversations, taken in turn; default: what the template puts there by itself."""
+    """System prompts of self-chat conversations, taken in turn; default: the template's own."""
     user_temperature: Annotated[float, Parameter(group=WRITING)] = 1.0
     """Temperature of self-chat's user turns."""
     user_top_p: Annotated[float, Parameter(group=WRITING)] = 1.0
-    """User turns choose among the likeliest tokens that reach this probability together, (0, 1]."""
+    """Top-p of self-chat's user turns, (0, 1]; 1: all tokens."""
     max_user_tokens: Annotated[int, Parameter(group=WRITING)] = 192
     """Longest user turn, in tokens; longer ones are dropped."""
     min_user_words: Annotated[int, Parameter(group=WRITING)] = 3
@@ -85,11 +85,11 @@ class WritingConfig:
     )
     """Temperatures of answers; conversations take them in turn (0 = greedy), so `0 0 0.7` makes two thirds greedy."""
     answer_top_p: Annotated[float, Parameter(group=WRITING)] = 1.0
-    """Answers choose among the likeliest tokens that reach this probability together, (0, 1]."""
+    """Top-p of sampled answers, (0, 1]; 1: all tokens."""
     max_answer_tokens: Annotated[int, Parameter(group=WRITING)] = 320
     """Longest answer, in tokens; longer ones are cut off, kept, and marked as unfinished."""
     seed: Annotated[int, Parameter(group=WRITING)] = 0
-    """Seed of everything random; the same seed gives the same text on the same kind of device."""
+    """Seed of all sampling; the same seed gives the same text on the same kind of device."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """Where the target writes: cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
     dtype: Annotated[str, Parameter(group=MACHINE)] = "auto"
@@ -98,9 +98,9 @@ class WritingConfig:
     """Weights of the writing target's layers, through torchao: texts are then those of the quantised target. int4: GPU,
     bfloat16."""
     threads: Annotated[int | None, Parameter(group=MACHINE)] = None
-    """CPU threads, 1 - 1024, of tokenising and of a target that writes on the CPU; default: what both choose."""
+    """CPU threads, 1 - 1024, of tokenising and of a target that writes on the CPU; default: their own choice."""
     max_batch: Annotated[int | None, Parameter(group=MACHINE)] = None
-    """Most texts written at a time; by default what the engine finds good."""
+    """Most texts written at a time; default: what fits in memory, by the engine's own estimate."""
     max_cache_mib: Annotated[int | None, Parameter(group=MACHINE)] = None
     """Memory in MiB for the keys and values of the texts written at a time; default: 60 % of what is free. If not even
     one text fits, the run is refused."""
@@ -123,7 +123,7 @@ class WritingConfig:
             problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
         temperatures = (*self.answer_temperature, self.user_temperature)
         if not self.answer_temperature or not all(t == 0 or 1e-6 <= t < inf for t in temperatures):
-            problems.append("temperatures are 0, or 1e-6 and more, finite, at least one for answers")
+            problems.append("a temperature is 0, or finite and at least 1e-6; answers need one or more")
         # An odd byte on the command line becomes half of a surrogate pair.
         if any("\ud800" <= letter <= "\udfff" for prompt in self.system for letter in prompt):
             problems.append("system holds bytes that are not UTF-8")

@@ -103,7 +103,7 @@ class SampledRule:
         return ChainVerdict(len(drafts), int(draw(last[None], self._uniform(1, last.device))))
 
     def _reject(self, target: Tensor, token: DraftToken) -> int | None:
-        """None when the draft is accepted, else the token that stands in its place."""
+        """None when the draft is accepted, else the token that replaces it."""
         if token.probs is None:
             drawn = int(draw(target[None], self._uniform(1, target.device)))
             return None if drawn == token.id else drawn
@@ -118,7 +118,7 @@ class SampledRule:
         return token_probs(logits, batch)
 
     def upcoming(self, num: int) -> Tensor:
-        """[num] fp64 on the CPU: what it would draw next. With greedy drafts each token of a text takes one."""
+        """The next [num] random numbers, fp64 on the CPU. With greedy drafts each token of a text uses one."""
         state = self._generator.get_state()
         numbers = torch.rand(num, generator=self._generator, dtype=torch.float64)
         self._generator.set_state(state)

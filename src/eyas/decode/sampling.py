@@ -29,9 +29,9 @@ class Sampling:
 
     Attributes:
         temperature: divides the logits, at least 1e-6; or 0 = greedy (the highest logit, the lowest id among equals).
-        top_k: only the k likeliest tokens, below 2^31; 0 = all.
-        top_p: only the likeliest tokens whose probabilities reach this sum, (0, 1]; 1 = all.
-        min_p: only tokens at least this share of the likeliest one's probability, [0, 1]; 0 = all.
+        top_k: keep the k most likely tokens, below 2^31; 0 = all.
+        top_p: keep the most likely tokens up to this sum of probabilities, (0, 1]; 1 = all.
+        min_p: drop tokens below this share of the most likely one's probability, [0, 1]; 0 = all.
         seed: of the random generator, below 2^63 in size; the same seed gives the same text on the same device.
     """
 
@@ -69,7 +69,7 @@ class Sampling:
         return self.temperature == 0
 
     def of_text(self, number: int) -> "Sampling":
-        """Settings of the text with this number: the seed moved on by it; after the last seed comes the first."""
+        """Settings of text number n: the seed plus n, wrapping around after the largest seed."""
         moved = (self.seed + number + _END_OF_SEEDS - 1) % (2 * _END_OF_SEEDS - 1)
         return replace(self, seed=moved - (_END_OF_SEEDS - 1))
 

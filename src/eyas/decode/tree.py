@@ -119,7 +119,7 @@ class TreePool:
                 self._priorities.append(value + child.log_priority)
 
     def frontier(self) -> list[int]:
-        """The nodes to expand next, in order: the `width` best of the deepest level, as far as it can matter.
+        """The nodes to expand next, in order: the `width` best of the deepest level whose children could still be kept.
 
         A node whose value is not above the N-th best priority cannot bring a child among the N best: leaving it out
         changes nothing, and an empty frontier ends the drafting early.
@@ -146,7 +146,7 @@ class TreePool:
 
 
 def follow(tree: DraftTree, continuation: Sequence[int]) -> tuple[int, ...]:
-    """The longest path of nodes whose tokens are the beginning of `continuation`: what greedy verification accepts."""
+    """The longest path of nodes whose tokens are a prefix of `continuation`: what greedy verification accepts."""
     path: list[int] = []
     for token in continuation:
         node = path[-1] if path else ROOT

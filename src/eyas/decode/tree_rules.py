@@ -41,7 +41,7 @@ class GreedyTreeRule:
     """The target's argmax decides; the output is that of plain greedy decoding."""
 
     def offer(self, logits: Tensor, vocab_index: Tensor | None, width: int) -> list[Offered]:
-        """The draft's likeliest tokens."""
+        """The draft's most likely tokens."""
         return likeliest(logits, vocab_index, width)
 
     def verify(self, logits: Tensor, tree: DraftTree) -> TreeVerdict:
@@ -59,7 +59,7 @@ class GreedyTreeRule:
 class SampledTreeRule:
     """The target's distribution decides; the output is distributed as plain sampling is.
 
-    With `greedy` drafts the children are the draft's likeliest tokens, the target's token is drawn, and the walk goes
+    With `greedy` drafts the children are the draft's most likely tokens, the target's token is drawn, and the walk goes
     on where it is among the children. With `sampled` drafts the children are drawn one after the other without
     replacement; each is accepted with min(1, p(x) / q(x)), and after a rejection p becomes max(p - q, 0) and q loses
     the token, both renormalised.
@@ -73,7 +73,7 @@ class SampledTreeRule:
         self._generator = torch.Generator().manual_seed(sampling.seed)
 
     def offer(self, logits: Tensor, vocab_index: Tensor | None, width: int) -> list[Offered]:
-        """The draft's likeliest tokens, or draws from its distribution under the same temperature and filters."""
+        """The draft's most likely tokens, or draws from its distribution under the same temperature and filters."""
         if self._drafts == "greedy":
             return likeliest(logits, vocab_index, width)
         probs = self._probs(logits).double()
@@ -127,7 +127,7 @@ class SampledTreeRule:
 
 
 def likeliest(logits: Tensor, vocab_index: Tensor | None, width: int) -> list[Offered]:
-    """The `width` likeliest tokens of each row of [R, D] logits, best first; among equals the lower draft id."""
+    """The `width` most likely tokens of each row of [R, D] logits, best first; among equals the lower draft id."""
     log_probs = logits.float().log_softmax(-1)
     width = min(width, log_probs.shape[-1])
     values, ids = log_probs.topk(width)

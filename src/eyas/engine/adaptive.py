@@ -68,7 +68,7 @@ class AdaptiveDepth:
         return self._switch.is_on
 
     def most_now(self) -> int:
-        """Before a round that `wants_another` can end: most drafts; 0 = a plain step, the draft is left alone."""
+        """The most drafts of a round that `wants_another` can end; 0 = a plain step without the draft."""
         return self.most if self._switch.is_on else 0
 
     def best_now(self) -> int:
@@ -150,7 +150,7 @@ class Switch:
             self.is_on = True
 
     def _lost_steps(self) -> float:
-        """Plain steps that the last drafted rounds' time would have been, beyond the tokens that they gained."""
+        """How many more tokens plain steps would have made in the time of the last drafted rounds."""
         return sum(s for _, s in self._recent) / self._plain_s - sum(n for n, _ in self._recent)
 
     def _turn_off(self, lost: float) -> None:
@@ -188,7 +188,7 @@ class DepthCounts:
                 self._accepted[depth] += depth < num_accepted
 
     def shares(self) -> list[float]:
-        """Per depth; where little was seen, as at the depth before (0.6 before the first)."""
+        """Acceptance per depth; a depth with little data takes that of the depth before (0.6 before the first)."""
         weight, before, found = 3.0, 0.6, []
         for tried, accepted in zip(self._tried, self._accepted, strict=True):
             before = (accepted + weight * before) / (tried + weight)
@@ -197,7 +197,7 @@ class DepthCounts:
 
 
 class Calibration:
-    """How often drafts of a given confidence are accepted; at first a confidence is taken at its word.
+    """How often drafts of a given confidence are accepted; at first the confidence itself is the estimate.
 
     Args:
         memory: drafts of one bin after which a count weighs 1/e.

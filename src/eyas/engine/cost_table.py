@@ -14,12 +14,12 @@ _NUM_REPEATS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTable:
-    """Seconds.
+    """Seconds that a round costs at each depth.
 
     Attributes:
-        round_s: entry k = a whole round with k drafts, what the draft reads before it included; entry 0 = a plain
-            step, which leaves the draft alone.
-        read_s: the draft's reading of one round's states, part of every entry but the first.
+        round_s: entry k = a whole round with k drafts, the draft's read before it included; entry 0 = a plain step,
+            without any pass of the draft.
+        read_s: the draft's pass over one round's states; part of every entry but the first.
     """
 
     round_s: tuple[float, ...]

@@ -23,7 +23,7 @@ def why_not_captured(device: torch.device) -> str | None:
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if torch.cuda.get_device_capability(device) < (8, 0):
-        return "its matrix units do not know bf16"
+        return "its matrix units do not support bf16"
     return None
 
 
@@ -37,9 +37,9 @@ class Graphs:
         """`function` as a graph.
 
         Args:
-            function: waits for nothing, allocates nothing that outlives it; it runs once before capture, so that
+            function: must not synchronise, nor allocate what outlives it; it runs once before capture, so that
                 kernels are compiled.
-            changed: what it changes, except what it would write again when it runs again; restored afterwards.
+            changed: tensors that it updates in place; restored after capture. Plain outputs may be left out.
         """
         saved = [tensor.clone() for tensor in changed]
         _warm_up(function, 1)

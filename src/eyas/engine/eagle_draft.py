@@ -20,7 +20,7 @@ from eyas.models.rope import inverse_frequencies
 
 
 class ReferenceDraft:
-    """A `DraftSequence` that calls `Eagle3Draft.step`: every draft class, no speed."""
+    """A `DraftSequence` that calls `Eagle3Draft.step`: works for every draft class, slowly."""
 
     def __init__(self, draft: Eagle3Draft, aux_boundaries: Sequence[int]) -> None:
         self.aux_boundaries, self.vocab_index = tuple(aux_boundaries), vocab_index(draft)

@@ -29,7 +29,7 @@ class LimitsInvalid(EyasError):
 
 
 class DraftTokensInvalid(EyasError):
-    """So many draft tokens cannot be drafted in a round."""
+    """This number of draft tokens is not possible in a round."""
 
     code = "draft-tokens-invalid"
 
@@ -55,7 +55,7 @@ class Limits:
     def __post_init__(self) -> None:
         wrong, most, stops = [], self.max_new_tokens, self.stop_ids
         if not isinstance(most, Integral) or most < 1:
-            wrong.append(f"max_new_tokens is {most!r}, must be a whole number from 1 on")
+            wrong.append(f"max_new_tokens is {most!r}, must be a whole number, 1 or more")
         if not isinstance(stops, Collection) or not all(isinstance(token, Integral) for token in stops):
             wrong.append(f"stop_ids is {stops!r}, must be a set of token ids")
         if wrong:
@@ -204,7 +204,7 @@ class Engine:
             raise DraftTokensInvalid(
                 f"{num_draft_tokens!r} is not a number of draft tokens",
                 "num_draft_tokens" if least == 0 else "most",
-                f"it must be a whole number from {least} on",
+                f"it must be a whole number, {least} or more",
                 "give another number; 0 is plain decoding",
             )
         if num_draft_tokens and self.draft is None:

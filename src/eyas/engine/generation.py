@@ -61,7 +61,7 @@ class Generation:
         *,
         num_drafted: int | None = None,
     ) -> bool:
-        """Append a round's ids as far as the text goes; True when it has ended.
+        """Append a round's ids up to the end of the text; True when it has ended.
 
         Args:
             ids: accepted drafts, then the bonus token.

@@ -132,7 +132,7 @@ def open_engine(
 def _require_options(num_threads: int, rounds: str, quantize: str) -> None:
     wrong = []
     if not isinstance(num_threads, Integral) or num_threads < 1:
-        wrong.append(f"num_threads is {num_threads!r}, must be a whole number from 1 on")
+        wrong.append(f"num_threads is {num_threads!r}, must be a whole number, 1 or more")
     for name, value, known in (("rounds", rounds, get_args(Rounds)), ("quantize", quantize, get_args(Quantisation))):
         if value not in known:
             wrong.append(f"{name} is {value!r}, must be one of {', '.join(known)}")

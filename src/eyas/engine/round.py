@@ -55,7 +55,7 @@ class RoundResult:
         ids: accepted drafts, then the bonus token.
         num_accepted_drafts: len(ids) - 1.
         num_draft_tokens: how many were drafted.
-        confidences: the draft's probability of its likeliest token, per draft; empty unless asked for.
+        confidences: the draft's probability of its most likely token, per draft; empty unless asked for.
     """
 
     ids: tuple[int, ...]
@@ -127,7 +127,7 @@ def play(
 
 
 def top_probability(logits: Tensor) -> float:
-    """Probability of the likeliest of [D] logits."""
+    """The highest probability under [D] logits."""
     wide = logits.float()
     return float((wide - wide.max()).exp().sum().reciprocal())
 

@@ -67,7 +67,7 @@ class DraftSequence(Protocol):
         """Forget the sequence; make room for `capacity` positions."""
 
     def read(self, next_ids: Sequence[int], aux_states: Tensor) -> Tensor:
-        """Replace what was drafted since the last `read` by the truth.
+        """Replace what was drafted since the last `read` with the target's states and tokens.
 
         Args:
             next_ids: R target ids, entry t the token *after* position t.

@@ -154,7 +154,7 @@ def _diagonal_scores(query: Tensor, diagonal_keys: Tensor, scale: float) -> Tens
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """In which to sum: fp32, or fp64 for fp64 inputs."""
+    """The dtype to sum in: fp32, or fp64 for fp64 inputs."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 

@@ -20,7 +20,7 @@ _MOST_SECONDS = 10.0  # for one conversation; a thousand turns take less than on
 
 
 class TemplateEndless(EyasError):
-    """The chat template does not come to an end: its loops run for more than 10 s with one conversation."""
+    """The chat template does not finish: its loops run for more than 10 s with one conversation."""
 
     code = "template-endless"
 
@@ -95,7 +95,7 @@ def rendered(
             )
     except TimeoutError as error:
         raise TemplateEndless(
-            "the chat template does not come to an end",
+            "the chat template does not finish",
             where,
             f"it was stopped after {_MOST_SECONDS:.0f} s with one conversation",
             "correct the loops in the target's chat template",
@@ -138,7 +138,7 @@ def ends_within(limit_s: float) -> Iterator[None]:
 def require_prompt_text(text: str, record: object, where: str) -> None:
     """Raise `TemplateFailed` where what was rendered of a record is not text, or too long for any tokenizer."""
     if len(text) > _MOST_CHARACTERS and len(text) > _MOST_TIMES * len(str(record)):
-        raise _failed(where, f"it makes {len(text)} characters of it, more than any context holds")
+        raise _failed(where, f"it renders {len(text)} characters, more than any context holds")
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -158,7 +158,7 @@ def _failed(where: str, why: str) -> TemplateFailed:
         "the chat template cannot render a conversation",
         where,
         why,
-        "correct the record or the template, or give the variable that the template wants",
+        "correct the record or the template, or give the variable that the template needs",
     )
 
 

@@ -161,7 +161,7 @@ class Eagle3Draft(nn.Module):
         return draft_ids + self.d2t[draft_ids] if self.spec.has_vocab_map else draft_ids
 
     def to_draft_ids(self, target_ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Draft-vocabulary ids of target ids, and where there is one (elsewhere the id is 0 and means nothing)."""
+        """Draft-vocabulary ids of target ids, and where there is one (elsewhere the id is 0, a filler)."""
         if not self.spec.has_vocab_map:
             return target_ids, torch.ones_like(target_ids, dtype=torch.bool)
         offered = self.to_target_ids(torch.arange(self.spec.draft_vocab_size, device=target_ids.device))

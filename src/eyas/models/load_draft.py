@@ -152,7 +152,7 @@ def _require_finite(name: str, weight: Tensor, where: str) -> None:
         raise DraftValuesNotFinite(
             f"{name} holds values that are NaN or infinite in {str(weight.dtype).removeprefix('torch.')}",
             where,
-            f"{int((~weight.isfinite()).sum())} of {weight.numel()} values: the drafts of such a model mean nothing",
+            f"{int((~weight.isfinite()).sum())} of {weight.numel()} values: its drafts are meaningless",
             f"export an earlier checkpoint; see how they are stored: eyas check --deep {shlex.quote(where)}",
         )
 
@@ -173,7 +173,7 @@ def _set_aside(spec: DraftSpec, given: dict[str, Tensor], where: str, talk: Talk
         )
     del given["d2t"]
     given.pop("t2d", None)
-    talk.note(f"{where}: d2t is the identity (no vocabulary is left out); set aside")
+    talk.note(f"{where}: d2t is the identity (the draft has the whole vocabulary) and is not used")
 
 
 def _checked_map(spec: DraftSpec, d2t: Tensor, t2d: Tensor | None, where: str) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where and in what a model computes: dtype and device, checked before anything is loaded."""
+"""The dtype and device that a model computes in, checked before anything is loaded."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ class PlacementInvalid(EyasError):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A dtype and a device that are really there."""
+    """A dtype and a device that exist on this machine."""
 
     dtype: torch.dtype
     device: torch.device

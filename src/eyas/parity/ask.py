@@ -9,7 +9,7 @@ from eyas.client import counters
 from eyas.client.address import ServerAddress
 from eyas.client.counters import difference
 from eyas.client.generate import generate
-from eyas.client.server_api import Generation, GenerationOptions
+from eyas.client.server_api import GenerationOptions, ServerAnswer
 from eyas.decode.accept_length import Acceptance, pooled
 from eyas.errors import ExitCode, EyasError
 from eyas.records.eval_rows import EvalRow
@@ -65,16 +65,16 @@ def ask(
         concurrency: requests at once; more than one lets batching move near-ties.
 
     Raises:
-        ServerGivesNoIds, ServerGivesNoCounts: see there.
+        ServerGivesNoIds, ServerGivesNoCounts: an answer lacks token ids or acceptance counts.
         ServerUnreachable, ServerRefused.
     """
     assert options.depth is not None, "K is needed to count per position"
     before = counters.read(address, http=http)
 
-    def one(row: EvalRow) -> Generation:
+    def one(row: EvalRow) -> ServerAnswer:
         return generate(http, address, list(row.prompt_ids), options)
 
-    answers: list[Generation] = []
+    answers: list[ServerAnswer] = []
     with talk.progress("asked", len(prompts), "prompts") as bar, ThreadPoolExecutor(concurrency) as pool:
         for answer in pool.map(one, prompts):
             answers.append(answer)
@@ -98,7 +98,7 @@ def ask(
     return Served(rows=tuple(rows), by_row=None, pooled=total)
 
 
-def _row(prompt: EvalRow, answer: Generation, address: ServerAddress) -> EvalRow:
+def _row(prompt: EvalRow, answer: ServerAnswer, address: ServerAddress) -> EvalRow:
     if not answer.output_ids:
         raise ServerGivesNoIds(
             "the server gives text, no token ids",

@@ -9,7 +9,7 @@ from eyas.errors import EyasError
 
 
 class ParityConfigInvalid(EyasError):
-    """Options of `eyas parity` that cannot be meant."""
+    """Options of `eyas parity` that are out of range or contradict each other."""
 
     code = "parity-config-invalid"
 
@@ -38,10 +38,10 @@ class ParityConfig:
     """Requests at once. With more than one, batching may decide near-ties between tokens differently."""
 
     server_dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    """In which the server computes: it decides what counts as a near-tie. auto = the target's own dtype."""
+    """Dtype that the server computes in: it decides what counts as a near-tie. auto = the target's own dtype."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """In which target and draft are replayed."""
+    """Dtype of target and draft in the replay."""
 
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""

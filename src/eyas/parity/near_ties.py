@@ -25,7 +25,7 @@ def narrow_decisions(
         aux_states: [1, T, A * Ht], in `fc` order.
         num_draft_tokens: K.
         num_tokens: of the text.
-        dtype: in which the server computes.
+        dtype: that the server computes in.
 
     Returns:
         [T, K] bool on the CPU: the decision on draft k + 1 from index t is narrow.

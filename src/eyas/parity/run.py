@@ -107,7 +107,7 @@ def run_parity(
         draft: as it was trained.
         prompts: rows to ask.
         options: `depth` is K.
-        server_dtype: in which the server computes: what counts as a near-tie.
+        server_dtype: that the server computes in; it decides what counts as a near-tie.
         boundaries_known: boundaries for the faults that tap other layers; () = those are not tried.
         recorded: `states` knows the recorded answers of `prompts` only: answers that leave them are left out.
         target_logits: given where the server samples its drafts: ids [1, T] to the target's logits [T, V].
@@ -217,7 +217,7 @@ class SomeRows:
 
 
 def _unlike_recorded(prompts: Sequence[EvalRow], rows: Sequence[EvalRow]) -> dict[str, str]:
-    """Rows whose emitted ids are not a beginning of what was recorded: their states are not at hand."""
+    """Rows whose emitted ids are not a prefix of the recorded ones: the pack has no states for them."""
     found = {}
     for prompt, row in zip(prompts, rows, strict=True):
         known = prompt.response_ids[: len(row.response_ids)]

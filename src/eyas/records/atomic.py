@@ -127,7 +127,7 @@ def _refused_by_system(error: Exception) -> OSError | None:
 def require_replaceable(path: Path, replace: bool, marker: str | None) -> None:
     if not os.path.lexists(path):
         return
-    why = "writing into it could destroy or mix work"
+    why = "writing into it could overwrite other work"
     if replace:
         if path.is_symlink() or not path.is_dir():
             why = "it is not a folder: a file or a link is not replaced"
@@ -205,7 +205,7 @@ def _prefix(path: Path) -> str:
 
 
 def _pid_space() -> str:
-    """Where a process number means what it means here: a run in another container may live under a number of ours."""
+    """This machine's space of process numbers: another container may use the same number for another process."""
     try:
         return str(os.stat("/proc/self/ns/pid").st_ino)
     except OSError:

@@ -12,11 +12,11 @@ def what_changed(then: Mapping[str, Any] | None, now: Mapping[str, Any]) -> str:
         then: read from a file; None where it was not recorded yet.
     """
     if then is None:
-        return "what it was made of was not recorded, and is something else"
+        return "its inputs were not recorded, and they differ now"
     then, now = _flat(then), _flat(json.loads(json.dumps(now)))
     changed = [key for key in {**then, **now} if key not in then or key not in now or then[key] != now[key]]
     found = [f"{key}: {_shown(then, key)} then, {_shown(now, key)} now" for key in changed]
-    return "; ".join(found) or "something that was not recorded then differs"
+    return "; ".join(found) or "an input that was not recorded then differs"
 
 
 def _flat(described: Mapping[str, Any]) -> dict[str, Any]:

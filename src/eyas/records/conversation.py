@@ -70,7 +70,7 @@ def text_print(messages: Sequence[Mapping[str, Any]]) -> int:
 
 
 def why_no_prompt(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """The reason for which nothing can be asked with these turns; None where they are text of known roles."""
+    """Why nothing can be asked with these turns; None if they are text of known roles."""
     if not messages:
         return "no messages"
     if any(message.get("role") not in ROLES for message in messages):

@@ -84,7 +84,7 @@ def _for_training(folder: Path, files: Sequence[Path], talk: Talk | None) -> lis
 
 
 def _split_of(path: Path) -> str | None:
-    """`train` or `test`, as a folder or the beginning of the file's name says; None where neither does."""
+    """`train` or `test`, by a folder's name or the prefix of the file's name; None if neither says."""
     for part in path.parts:
         word = re.split(r"[^a-z]", part.lower())[0]
         if word == "train":

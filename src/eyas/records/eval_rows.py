@@ -134,7 +134,7 @@ def require_rounds(rows: Sequence[EvalRow], where: str) -> None:
             "there is no round to replay",
             where,
             f"none of {len(rows)} answers has a second token, and the first one is the prefill's",
-            "give answers of two tokens and more",
+            "give answers of two tokens or more",
         )
 
 
@@ -178,7 +178,7 @@ def write_eval_rows(rows: Sequence[EvalRow], path: Path) -> None:
 
 
 def _row(record: Any, path: Path, line: int) -> EvalRow | EvalPrompt | str:
-    """A row of the file; the reason to leave it out where it can be read and not be asked."""
+    """A row of the file, or the reason to leave it out if it is readable but cannot be asked."""
     if not isinstance(record, dict):
         raise _malformed(path, line, f"the line holds a JSON {type(record).__name__}, not an object")
     stem = path.name.split(".")[0]

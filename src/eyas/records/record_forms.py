@@ -3,7 +3,7 @@
 - `messages`: a list of {role, content, ...}, as OpenAI and Hugging Face write it.
 - `conversations`: a list of {from, value}, as ShareGPT writes it (some files use role and content inside). A text
   `system` beside either list is the system prompt, where the list has none.
-- `turns`: a list of texts, `prompt` or `question`: one text; user turns without answers, as benchmarks write them.
+- `turns`: a list of strings, `prompt` or `question`: one string; user turns without answers, as benchmarks write them.
 - logs of requests and responses (`request_logs`).
 
 Tables add two: the list as a JSON string, and the columns of its turns, {role: [...], content: [...]}, as `datasets`
@@ -152,7 +152,7 @@ def _prompts(record: Mapping[str, Any]) -> list[dict[str, str]] | None:
     name = next((name for name in _PROMPTS if name in record), None)
     texts = record.get(name) if name else None
     if name == "turns" and isinstance(texts, str):
-        raise FormUnknown("`turns` is a text, not a list of texts")  # a text here is most likely one turn too few
+        raise FormUnknown("`turns` is a string, not a list of strings")  # a text here is most likely one turn too few
     texts = [texts] if isinstance(texts, str) else texts
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
         return None

@@ -30,7 +30,7 @@ class ReplayConfig:
     """Longest answer, in tokens, where the data holds prompts only and the target has to answer them first."""
 
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """In which target and draft compute. Lower than float32 may flip near-ties between tokens."""
+    """Dtype of target and draft. Below float32, near-ties between tokens may flip."""
 
     device: str = "auto"
     """cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
@@ -75,7 +75,7 @@ class EvalConfig(ReplayConfig):
             *ReplayConfig._rules(self),
             (
                 shape is None or drafts in (DEFAULT_DRAFT_TOKENS, shape.depth),
-                f"-k {drafts} beside --tree: the depth is the tree's",
+                f"-k {drafts} conflicts with --tree, which gives the depth",
             ),
             (
                 self.batch_tokens is None or self.batch_tokens >= 1,

@@ -157,7 +157,7 @@ def _replayed(
     ]
     notes = [*about.notes, *_length_notes(rows, about.context)]
     if single := sum(not result.accepted for result in results):
-        notes.append(f"{single} rows have a single recorded token: no round, and no part in any figure")
+        notes.append(f"{single} rows are left out: one recorded token makes no round")
     if is_nothing_accepted(figures):
         notes.append(nothing_accepted(figures, _CAUSES))
     for note in notes:
@@ -256,7 +256,7 @@ def prepare(config: ReplayConfig) -> Placement:
 
 
 def found_files(data: Sequence[Path], talk: Talk) -> list[Path]:
-    """The files to read: of a folder of rows those held out, which is reported."""
+    """The files to read; a folder of rows gives its held-out rows, with a note."""
     files = files_of(data)
     for given, file in zip(data, files, strict=True):
         if file != given:

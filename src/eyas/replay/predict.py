@@ -36,7 +36,7 @@ _APPLIED_KEYS = ("norm_output", "norm_before_residual", "norm_before_fc", "fc_no
 
 
 class EmulationImpossible(EyasError):
-    """The engine does not start with this draft, or computes with a part of the target that was not given."""
+    """The engine does not start with this draft, or uses a part of the target that the caller did not give."""
 
     code = "emulation-impossible"
 
@@ -140,7 +140,7 @@ def _own_share(draft: Eagle3Draft, part: str, ledger: Ledger) -> Tensor:
     if getattr(draft.spec, part) == "target":
         return draft.embedding_weight if part == "embedding" else draft.head_weight
     raise EmulationImpossible(
-        f"{ledger.engine.label} computes with the target's {part}, and it was not given",
+        f"{ledger.engine.label} uses the target's {part}, which was not given",
         ledger.engine.label,
         f"the draft's own {part} is replaced or lost there",
         "give the target (--target T); a probe pack does not hold it",

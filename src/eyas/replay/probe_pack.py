@@ -214,7 +214,7 @@ _MAX_VOCAB = 1 << 24
 
 
 def about_problem(about: ProbeAbout) -> str | None:
-    """The first field of the pack's description that is not what the format says; None when all are."""
+    """The first field of the pack's description that breaks the format; None if all are valid."""
     target = about.target
     checks = {
         "target": isinstance(target, Mapping) and _is_count(target.get("hidden_size"), 1 << 20),
@@ -247,7 +247,7 @@ def tensor_problem(about: ProbeAbout, tensors: Mapping[str, Tensor]) -> str | No
 def _rows_problem(about: ProbeAbout, tensors: Mapping[str, Tensor]) -> str | None:
     ids, starts, num_prompt = tensors["token_ids"], tensors["row_starts"], tensors["num_prompt"]
     if not len(about.row_ids) == len(about.row_sets) == len(num_prompt) == len(starts) - 1 >= 1:
-        return "row_ids, row_sets, num_prompt and row_starts are not of one number of rows"
+        return "row_ids, row_sets, num_prompt and row_starts do not have the same number of rows"
     lengths = starts.diff()
     if int(starts[0]) != 0 or int(starts[-1]) != len(ids) or not bool((lengths > num_prompt).all()):
         return "row_starts and num_prompt do not cut token_ids into prompts and responses"

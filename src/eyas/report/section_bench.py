@@ -104,7 +104,7 @@ def _stream_blocks(content: Record) -> list[Block]:
     return [
         Chart(
             svg=svg.range_chart(speedups, title="Speedup and its ceiling", x_label="times plain decoding"),
-            caption="Speedup: the dot, with its 95 % interval over prompts. The upright mark is the ceiling.",
+            caption="Speedup: the dot, with its 95 % interval over prompts. The vertical mark is the ceiling.",
         ),
         Chart(
             svg=svg.range_chart(speeds, title="Tokens per second", x_label="tokens/s, decode only"),
@@ -121,7 +121,7 @@ def _batch_blocks(content: Record) -> list[Block]:
     ]
     chart = svg.range_chart(speedups, title="Speedup in batches", x_label="times plain decoding")
     return [
-        Chart(svg=chart, caption="Speedup: the dot, with its range over repeats. The upright mark is its limit."),
+        Chart(svg=chart, caption="Speedup: the dot, with its range over repeats. The vertical mark is its limit."),
         Table(
             head=_BATCH_HEAD,
             rows=[_batch_row(f, a) for f, a in arms],

@@ -42,7 +42,7 @@ class RunRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RunDifference:
     """What differs. `parts_after`: the last phase that both reached; the two lines: where the logs first differ."""
 
     a: RunRecord
@@ -85,11 +85,11 @@ class Comparison:
         return "\n".join(rows)
 
 
-def compare(a: RunRecord, b: RunRecord) -> Comparison:
+def compare(a: RunRecord, b: RunRecord) -> RunDifference:
     """What changed from A to B."""
     common = [key for key in a.phases if key in b.phases]
     line_a, line_b = first_difference(a.lines, b.lines)
-    return Comparison(
+    return RunDifference(
         a=a,
         b=b,
         flags=tuple(_mapping_changes(flags_of(a.command), flags_of(b.command))),
@@ -136,7 +136,7 @@ def load_run(
 
 
 def recorded_verdict(run: Path) -> dict[str, Any] | None:
-    """What `eyas serve` wrote of the first minute into this run folder; None if it is none, or none was made."""
+    """The first-minute verdict that `eyas serve` wrote into this run folder; None without a run or a verdict."""
     document = _document_of(RunFolder(run), "verdict.json")
     return dict(document) if document.get("words") else None
 
@@ -168,7 +168,7 @@ def _flattened(name: str, text: str) -> Iterator[tuple[str, str]]:
 
 
 def first_difference(a: Sequence[LogLine], b: Sequence[LogLine]) -> tuple[str, str]:
-    """The first line of each that the other has not in the same place, numbers, paths and bars left out."""
+    """The first pair of lines that differ, numbers, paths and progress bars aside."""
     mine, theirs = _telling(a), _telling(b)
     for one, other in zip(mine, theirs, strict=False):
         if _form(one) != _form(other):

@@ -16,7 +16,7 @@ from eyas.client.address import ServerAddress, open_http
 from eyas.contract.engines.registry import EngineName, server_api
 from eyas.errors import ExitCode, EyasError
 from eyas.serve.facts.clock import Clock, SystemClock
-from eyas.serve.facts.evidence import Answer
+from eyas.serve.facts.evidence import EndpointAnswer
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Engine, Snapshot, StateName
 from eyas.serve.look.probes import live_probes
@@ -62,20 +62,20 @@ class WatchConfig:
     ends, or Ctrl-C. Exit code for another state at the end: 10 starting, 11 warming-up, 12 ready, 13 proven,
     14 unhealthy, 15 draining, 16 stalled, 17 crashed, 18 stopped, 19 unreachable, 20 no-engine."""
     timeout: float | None = None
-    """End after this many seconds, in whatever state it is then; default: no limit. Phases do not have a time limit."""
+    """End after this many seconds, whatever the state; default: no limit."""
     interval: float = 1.0
     """Seconds between two looks, 0.1 - 3600."""
     engine: EngineName | Literal["eyas", "unknown"] = "unknown"
     """The engine; unknown: found out from the log, the process or the endpoints."""
     version: str | None = None
-    """The engine's version; default: as far as it tells. Chooses the table of markers."""
+    """The engine's version, which selects the log markers; default: as the log or the server says."""
     url: str | None = None
     """The server's URL, when a PID or a log is watched and it cannot be found from there."""
     log: Path | None = None
     """The server's log, when a PID or a URL is watched."""
     follow: bool | None = None
-    """Of a log alone: wait for more of it (--follow), or tell what it says and end (--no-follow). Default: follow it
-    while a process writes it, as far as can be seen from here (not on another machine, nor in another container)."""
+    """For a log alone: wait for more lines (--follow), or report what it says and end (--no-follow). Default: follow
+    while a process of this machine has it open for writing (processes in other containers cannot be seen)."""
     textfile: Path | None = None
     """Write the watcher's own state here for Prometheus' node_exporter (its textfile collector), at every look."""
     out: Path | None = None
@@ -102,7 +102,7 @@ class WatchConfig:
             raise WatchConfigWrong(
                 "; ".join(wrong),
                 "eyas watch",
-                "less would disturb the server, and more would see nothing of it",
+                "less would disturb the server, more would miss most of what happens",
                 "see `eyas watch --help`",
             )
 
@@ -130,14 +130,14 @@ def watch(
         raise WatchConfigWrong(
             f"--{'' if config.follow else 'no-'}follow is for a log alone",
             f"a {'process' if subject.pid is not None else 'URL'} is watched",
-            "it is looked at until it ends or the wish is met",
+            "eyas watches it until it ends or reaches --until",
             "leave it out, or give --timeout to end earlier",
         )
     if config.canary is not None and subject.url is None:
         raise WatchConfigWrong(
             "--canary needs the server's URL",
             "a log or a process is watched, and no URL was found from there",
-            "a generation is asked of the server itself",
+            "the canary is a request to the server itself",
             "give it with --url",
         )
     clock = clock or SystemClock()
@@ -213,12 +213,12 @@ def _exit_code(last: Snapshot, wanted: set[StateName], *, log_is_over: bool, was
 
 def _canary(
     subject: Subject, engine: Engine, version: str | None, api_key: str | None, patience_s: float = _CANARY_S
-) -> Callable[[], Answer]:
-    """One token from each data-parallel rank, as an `Answer`: 200, or the first rank that gave none."""
+) -> Callable[[], EndpointAnswer]:
+    """One token from each data-parallel rank, as an `EndpointAnswer`: 200, or the first rank that gave none."""
     assert subject.url is not None, "checked before"
     address = ServerAddress(url=subject.url, api=server_api(engine), version=version, api_key=api_key)
 
-    def ask() -> Answer:
+    def ask() -> EndpointAnswer:
         from eyas.client import counters
         from eyas.client.generate import model_name
 
@@ -230,10 +230,10 @@ def _canary(
                 for rank in range(ranks):
                     failed = _one_token(http, named, rank if ranks > 1 else None)
                     if failed:
-                        return Answer(code=0, failure=failed, elapsed_s=time.monotonic() - start)
+                        return EndpointAnswer(code=0, failure=failed, elapsed_s=time.monotonic() - start)
         except EyasError as error:
-            return Answer(code=0, failure=error.what, elapsed_s=time.monotonic() - start)
-        return Answer(code=200, elapsed_s=time.monotonic() - start)
+            return EndpointAnswer(code=0, failure=error.what, elapsed_s=time.monotonic() - start)
+        return EndpointAnswer(code=200, elapsed_s=time.monotonic() - start)
 
     return ask
 

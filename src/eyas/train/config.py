@@ -94,10 +94,10 @@ class TrainConfig:
     ttt_steps: Annotated[int, Parameter(group=OPTIMISATION)] = 7
     """Unrolled steps of training-time test, 1 … 16."""
     loss: Annotated[LossName, Parameter(group=OPTIMISATION)] = "kl"
-    """kl: divergence from the target (EAGLE-3). ce: its first choice. tv: 1 - acceptance of a sampled draft. lk: moves
+    """kl: KL divergence (EAGLE-3). ce: cross-entropy with the target's argmax. tv: 1 - sampled acceptance. lk: moves
     from kl to tv as the draft gets better."""
     unroll: Annotated[Literal["fused", "eager", "modules"], Parameter(group=OPTIMISATION)] = "fused"
-    """fused: target, draft and loss by eyas' fused arithmetic as far as it covers them, on a GPU with CUDA graphs where
+    """fused: target, draft and loss by eyas' fused arithmetic where it covers them, on a GPU with CUDA graphs where
     launching would take longer than computing. eager: the same without graphs. modules: the plain modules, slower, on
     any device; for a draft or a loss that you have changed."""
     step_decay: Annotated[float, Parameter(group=OPTIMISATION)] = 0.8
@@ -113,12 +113,12 @@ class TrainConfig:
     weight_decay: Annotated[float, Parameter(group=OPTIMISATION)] = 0.0
     """Decoupled weight decay of matrices; norms have none."""
     grad_clip: Annotated[float, Parameter(group=OPTIMISATION)] = 0.5
-    """Largest norm of all gradients together."""
+    """Gradient clipping: the largest global norm."""
     draft_vocab_size: Annotated[int | Literal["full"] | None, Parameter(group=DRAFT)] = None
     """Size of the draft vocabulary: the most frequent supervised tokens; full or 0 is the target's whole vocabulary. By
     default 8192, or all of a target that has fewer."""
     aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(group=DRAFT, consume_multiple=True, negative="")] = None
-    """Decoder layers applied before each tapped state, low to high, three of them; by default 2, N/2, N-3 as in SGLang
+    """Decoder layers applied before each of the three tapped states, low to high; default: 2, N/2, N-3 as in SGLang
     and vLLM."""
     shape: Annotated[DraftShape, Parameter(group=DRAFT, name="*")] = field(default_factory=DraftShape)
     """Shape of a new draft."""

@@ -91,7 +91,7 @@ def require_startable(request: TrainRequest) -> None:
         raise OutputExists(
             f"{request.out} exists already",
             str(request.out),
-            "a draft that may have cost days is never overwritten",
+            "eyas never overwrites a draft: it may have taken days to train",
             "choose another --out, or delete this folder",
         )
     require_place(request.out, request.out.parent)

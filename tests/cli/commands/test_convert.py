@@ -138,7 +138,7 @@ def test_without_out_nothing_is_done_and_that_is_an_error(tmp_path: Path, capsys
 def test_an_allow_that_nothing_needs_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     draft = write_draft(tmp_path / "draft")
     assert main(["convert", str(draft), "--to", "sglang", "--dry-run", "--allow", "loss-typo"]) == 0
-    assert "--allow loss-typo: nothing here has this code" in capsys.readouterr().err
+    assert "--allow loss-typo: no finding has this code" in capsys.readouterr().err
 
 
 def test_an_output_name_that_no_disk_takes_is_a_clear_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -221,7 +221,7 @@ def test_rows_without_a_round_give_no_figure_rather_than_a_wrong_one(made, capsy
     short = document["sets"]["short"]
     assert (short["rounds"], short["accept_length"], short["per_position"]) == (0, None, [None] * 3)
     assert json.loads(out.read_text(), parse_constant=pytest.fail)["sets"]["short"] == short
-    assert "1 rows have a single recorded token: no round, and no part in any figure" in err
+    assert "1 rows are left out: one recorded token makes no round" in err
 
 
 @pytest.mark.parametrize("command", ["eval", "infer"])

@@ -215,7 +215,7 @@ def test_one_shard_of_two_without_an_index_is_named_as_half(tmp_path: Path):
     folder = write_folder(tmp_path / "half", {}, tensors(DraftBuild()))
     (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
 
-    with pytest.raises(ShardMissing, match="no number 2"):
+    with pytest.raises(ShardMissing, match="but not number 2"):
         read_checkpoint(folder)
 
 

@@ -146,7 +146,7 @@ def test_what_is_no_renaming_is_refused(text: str):
 
 def test_a_rename_that_fits_nothing_or_collides_is_refused():
     assert renamed(["a.x", "a.y", "b"], [parse_rename("a.*=c.*")]) == {"a.x": "c.x", "a.y": "c.y", "b": "b"}
-    with pytest.raises(RenameInvalid, match="fits no tensor"):
+    with pytest.raises(RenameInvalid, match="matches no tensor"):
         renamed(["a"], [Rename(old="b", new="c")])
     with pytest.raises(RenameInvalid, match="would both be b"):
         renamed(["a", "b"], [Rename(old="a", new="b")])

@@ -68,7 +68,7 @@ def test_a_truncated_array_file_is_damage(tmp_path: Path):
         ("token_ids", lambda ids: ids.astype(np.float32), "float32"),
         ("token_ids", lambda ids: -ids.astype(np.int32), "negative"),
         ("is_supervised", lambda flags: flags.astype(np.uint8), "uint8"),
-        ("is_supervised", lambda flags: np.concatenate([flags, [False]]), "one entry a token"),
+        ("is_supervised", lambda flags: np.concatenate([flags, [False]]), "one entry per token"),
         ("row_starts", lambda starts: starts.astype(np.float32), "float32"),
         ("row_starts", lambda starts: starts * 0, "does not divide"),
         ("row_starts", lambda starts: starts[[0, 2, 1]], "does not divide"),

@@ -190,7 +190,7 @@ def test_a_log_that_is_no_file_any_more_is_said_and_waited_for(tmp_path: Path, w
         tail.path.symlink_to(tail.path.name)  # a link to itself
 
     assert tail.read(_AT + 1) == ()
-    assert "cannot be read at present" in tail.note
+    assert "cannot be read now" in tail.note
 
     tail.path.rmdir() if what == "a folder" else tail.path.unlink()
     tail.path.write_text(stamped(1, "one") + stamped(2, "two"))

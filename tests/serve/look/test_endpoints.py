@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from eyas.serve.facts.evidence import Answer
+from eyas.serve.facts.evidence import EndpointAnswer
 from eyas.serve.look.endpoints import Endpoints
 from stub_server import Script, StubServer
 
@@ -33,9 +33,9 @@ def slow_url() -> Iterator[str]:
     server.server_close()
 
 
-def poll(endpoints: Endpoints, seconds: float) -> dict[str, Answer]:
+def poll(endpoints: Endpoints, seconds: float) -> dict[str, EndpointAnswer]:
     end = time.monotonic() + seconds
-    found: dict[str, Answer] = {}
+    found: dict[str, EndpointAnswer] = {}
     while time.monotonic() < end and not found:
         found = endpoints.health(is_ready=False)
         time.sleep(0.05)
@@ -101,7 +101,7 @@ def test_a_server_without_health_is_known_by_its_models():
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoints = Endpoints(f"http://127.0.0.1:{server.server_port}", "unknown", None)
     end = time.monotonic() + 6
-    found: dict[str, Answer] = {}
+    found: dict[str, EndpointAnswer] = {}
     while time.monotonic() < end and "/v1/models" not in found:
         found = endpoints.health(is_ready=False)
         time.sleep(0.05)

@@ -179,7 +179,7 @@ def test_of_a_process_only_what_is_known_is_said(knows: str):
     last = drive(world, *VLLM, until=2, log_only=knows == "nothing").last
 
     there = {"process": "; its process is still there", "port": "; its port is still open", "nothing": ""}
-    assert last.reason == f"the log tells of the engine's death{there[knows]}"
+    assert last.reason == f"the log reports the engine's death{there[knows]}"
     assert last.cause is None, "it has not ended, and nothing says why it will"
 
 
@@ -191,7 +191,7 @@ def test_a_log_whose_writer_is_gone_without_a_goodbye_tells_of_a_crash():
     run = drive(world, *SGLANG, until=end + 2, log_only=True, with_stacks=False)
 
     assert run.names[-2:] == ["ready", "crashed"]
-    assert run.last.reason == "the writer of the log is gone, without a goodbye; its last phase: ready"
+    assert run.last.reason == "the writer of the log is gone, without a shutdown message; its last phase: ready"
     assert [s.at for s in run.snapshots] == sorted(s.at for s in run.snapshots)
 
 

@@ -5,7 +5,7 @@ Times are fake seconds; the real supervisor is driven over `fake_world.World`.
 
 import pytest
 
-from eyas.serve.facts.evidence import Answer, CounterFacts, ExitFacts
+from eyas.serve.facts.evidence import CounterFacts, EndpointAnswer, ExitFacts
 from eyas.serve.facts.state import StateName
 from fake_world import World, drive, sglang, vllm
 from scenario_worlds import EAGLE3, SGLANG, UP, VLLM, VLLM_CPU, counted, ready, sglang_world, vllm_world
@@ -88,7 +88,7 @@ def test_a_url_that_was_ready_and_refuses_is_unreachable():
 
 def test_a_constant_200_of_sglang_is_pointed_out():
     world = World()
-    world.at(0, port="open", health=Answer(code=200, elapsed_s=0.01))
+    world.at(0, port="open", health=EndpointAnswer(code=200, elapsed_s=0.01))
     run = drive(world, *SGLANG, until=5, with_stacks=False, has_log=False)
 
     assert any("constant 200" in warning for warning in run.last.warnings)
@@ -212,7 +212,8 @@ def test_a_server_that_is_no_engine_is_told_as_that():
     last = drive(world, "unknown", None, until=20, has_log=False).last
     assert last.state is StateName.NO_ENGINE
     assert last.reason == (
-        "a server listens there, but /health gives HTTP 302: no engine that eyas knows answers so; is the port right?"
+        "a server listens there, but /health gives HTTP 302: no engine that eyas knows answers like this;"
+        " is the port right?"
     )
 
 

@@ -3,7 +3,7 @@
 Times are fake seconds; the real supervisor is driven over `fake_world.World`.
 """
 
-from eyas.serve.facts.evidence import Answer, CounterFacts
+from eyas.serve.facts.evidence import CounterFacts, EndpointAnswer
 from fake_world import World, drive, gpu, sglang, vllm
 from scenario_worlds import CAPTURE, EAGLE3, SGLANG, VLLM, VLLM_CPU, counted, sglang_world, started, vllm_world
 
@@ -122,8 +122,8 @@ def test_an_idle_server_is_not_stalled():
 
 def test_a_canary_without_an_answer_is_a_stall():
     world = World()
-    world.at(0, port="open", health=200, canary=Answer(code=200))
-    world.at(60, canary=Answer(code=0, failure="timeout", elapsed_s=60))
+    world.at(0, port="open", health=200, canary=EndpointAnswer(code=200))
+    world.at(60, canary=EndpointAnswer(code=0, failure="timeout", elapsed_s=60))
     run = drive(world, *VLLM, until=70, with_stacks=False, has_log=False)
 
     assert run.names == ["ready", "stalled"]
@@ -155,8 +155,7 @@ def test_a_log_that_nobody_writes_is_never_stalled():
 
     assert run.names == ["starting"]
     assert run.last.reason.startswith(
-        "the log ends in the midst of the start: capturing CUDA graphs of the draft (decode) "
-        "(no process writes it any more"
+        "the log ends during the start: capturing CUDA graphs of the draft (decode) (no process writes it any more"
     )
 
 

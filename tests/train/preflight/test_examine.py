@@ -70,7 +70,7 @@ def test_all_of_it_is_said_and_nothing_is_written(inputs, tmp_path: Path):
     for words in ("draft vocabulary: 32", "mask: ", "RoPE of the draft: theta", "trained parameters", "MiB  target"):
         assert words in said
     assert "disk: " in said
-    assert "teacher: the recomputed head has the model's own first choice at 100.0%" in said
+    assert "teacher: the recomputed head has the model's own argmax at 100.0%" in said
     assert "measured on 2 trial steps: " in said
     assert any("eyas prepare" in note and "--regenerate" in note for note in talk.notes)
     assert document["trial"]["tokens_per_s"] > 0

@@ -88,7 +88,7 @@ def convert(
     if dialect is None:
         given = {"--allow": allow, "--fix": fix, "--dry-run": dry_run, "--replace": replace}
         if idle := [name for name, value in given.items() if value]:
-            talk.note(f"{', '.join(idle)}: no effect, for llama.cpp nothing is written here")
+            talk.note(f"{', '.join(idle)}: no effect: eyas writes nothing for llama.cpp")
         return _llama_cpp(reading, target_spec, draft, out, json)
     from eyas.contract.convert.conversion_plan import plan_conversion
 
@@ -97,12 +97,12 @@ def convert(
         talk.note(note)
     for code in allow:
         if code not in plan.allowed:
-            talk.note(f"--allow {code}: nothing here has this code")
+            talk.note(f"--allow {code}: no finding has this code")
     if dry_run:
         text = _text(plan, [_line(t, _width(plan)) for t in plan.tensors])
         return emit(_document(plan, None), text + "\ndry run: nothing was written", json=json)
     if out is None:
-        raise OutMissing("where to write is missing", "eyas convert", "OUT was not given", "add OUT, or --dry-run")
+        raise OutMissing("the output folder is missing", "eyas convert", "OUT was not given", "add OUT, or --dry-run")
     done = _write(plan, out, talk, replace)
     return emit(_document(plan, done), _text(plan, _summary(plan)) + f"\nwrote {out}", json=json)
 
@@ -166,7 +166,7 @@ def _line(tensor: PlannedTensor, width: int) -> str:
 
 
 def _summary(plan: ConversionPlan) -> list[str]:
-    """Renames by what differs in front, a line each; whole what comes from elsewhere. `--dry-run` has every tensor."""
+    """One line per renamed prefix; tensors from other sources in full. `--dry-run` lists every tensor."""
     num_same, renames, others = 0, Counter[tuple[str, str]](), []
     for tensor in plan.tensors:
         before, after = tensor.origin.split("."), tensor.name.split(".")

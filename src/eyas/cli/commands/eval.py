@@ -102,7 +102,7 @@ def require_one_source(
     """
     if (target is None) == (probe is None) or (probe is not None and any(only_with_target.values())):
         raise EvalWantsOneSource(
-            "where the target's states come from is not clear",
+            "the source of the target's states is ambiguous",
             command,
             f"it takes --target T (with {', '.join(only_with_target)}), or --probe PACK alone",
             "name one of the two",
@@ -132,7 +132,7 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def _without_repetition(document: Mapping[str, Any]) -> list[str]:
-    """The figures again, without the rows that flatter; nothing where there are none."""
+    """The figures without repetitive rows; no lines if no row is repetitive."""
     plain = document["not_repetitive"]
     num_left_out = document["num_requests"] - plain["num_requests"]
     if not num_left_out:

@@ -69,8 +69,8 @@ def render(record: InferRecord) -> str:
         lines.append(f"The draft was not trained as its files state: {_named(record.best)} gives {better}.")
     elif len(record.variants) > 1 and len({variant.accept_length for variant in record.variants}) == 1:
         lines.append(
-            "All readings give the same: the draft does not react to its input, or nothing of it is accepted;"
-            f" look at its weights: eyas check --deep {shlex.quote(record.draft)}"
+            "All readings give the same accept length: the draft ignores its input, or the target accepts none of its"
+            f" tokens. Check its weights: eyas check --deep {shlex.quote(record.draft)}"
         )
     else:
         lines.append("No other reading is clearly better than what its files state.")

@@ -39,7 +39,7 @@ def parity(
     out: Path | None = None,
     json: JsonFlag = False,
 ) -> int:
-    """Does a running server accept what the draft's replay says? Its own token ids, replayed, beside its own counts.
+    """Does a running server accept as many drafts as replay predicts? Its token ids, replayed, beside its counts.
 
     Sends prompts to the server, takes the token ids that it emits and what it says it accepted, replays the draft over
     exactly those ids, and compares the counts position by position. Where they differ, known faults are planted in the

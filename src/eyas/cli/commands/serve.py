@@ -111,7 +111,7 @@ def serve(
         raise ServeOptionsInvalid(
             "--engine-version is for --print",
             "eyas serve",
-            "it plans without looking at what is installed, and what is started must be what was checked",
+            "it plans without looking at what is installed; serve starts only what it has checked",
             "add --print, or leave it out",
         )
     name, folder = _printed_target(target, talk) if print_only else _served_target(target, talk)
@@ -216,7 +216,7 @@ def _refusal(plan: LaunchPlan) -> str:
 
 def _forcing(plan: LaunchPlan) -> str:
     codes = " ".join(f"--force {code}" for code in dict.fromkeys(f.code for f in plan.refused))
-    return f"to start it all the same: {codes}"
+    return f"to start it anyway: {codes}"
 
 
 def _verdict_of(plan: LaunchPlan) -> int:

@@ -1,4 +1,4 @@
-"""Whether the `eyas convert` that an engine's finding advises leads through: tried from headers, before it is said."""
+"""Whether the `eyas convert` that an engine's finding advises would work: planned from headers before it is advised."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +23,7 @@ from eyas.errors import EyasError
 def with_tried_advice(
     findings: Sequence[Diagnostic], reading: DraftReading | None, target: TargetSpec | None, engine: EngineVersion
 ) -> list[Diagnostic]:
-    """`findings` of `engine`; where the conversion that one advises would be refused or cure nothing, it says so.
+    """`findings` of `engine`, each advised conversion checked: one that would be refused or useless says so.
 
     Args:
         reading: None = the draft cannot be read, so not converted either.

@@ -167,7 +167,7 @@ def _no_engine(draft: Checkpoint) -> Diagnostic:
     return Diagnostic(
         code="no-engine-asked",
         severity="note",
-        what="only the draft itself was looked at",
+        what="only the draft itself was checked",
         where=draft.where,
         why="what an engine drops, ignores or taps differs by version: add --for sglang==0.5.23 --for vllm==0.33.0",
     )
@@ -187,7 +187,7 @@ def _judge(
 
 
 def _default_runner(engine: EngineVersion, target: TargetSpec | None) -> EngineVersion:
-    """The runner that a stock launch takes for this very target, where the user chose none."""
+    """The runner that a default launch takes for this target, if the user chose none."""
     if engine.is_cpu or not engine.runner_is_default:
         return engine
     return replace(engine, runner=engine_named(engine.engine).loading.default_runner(engine.version, target))

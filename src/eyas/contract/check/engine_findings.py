@@ -45,7 +45,7 @@ def with_random_embedding(ledger: Ledger, where: str) -> Ledger:
 
 
 def without_consequences(findings: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """`findings` without what only repeats, engine by engine, that one number in config.json is missing or wrong."""
+    """`findings` without the engines' repetitions of one missing or wrong number in config.json."""
     causes = {finding.code for finding in findings if finding.engine is None}
 
     def repeats(finding: Diagnostic) -> bool:
@@ -88,7 +88,7 @@ def _notes(ledger: Ledger, where: str, label: str) -> list[Diagnostic]:
         notes.append(_note("aux-none", "no layers are tapped: the draft sees the last hidden state", where, why, label))
     if ledger.aux is None:
         why = "the target's depth is not known: give --target"
-        notes.append(_note("aux-unknown", "which layers are tapped cannot be told", where, why, label))
+        notes.append(_note("aux-unknown", "eyas cannot tell which layers the engine taps", where, why, label))
     return notes
 
 

@@ -22,14 +22,14 @@ class ConversionRefused(EyasError):
 
 
 class ConversionOfDamage(EyasError):
-    """The draft itself has errors; converting would carry them on."""
+    """The draft itself has errors, which the conversion would keep."""
 
     code = "conversion-of-damage"
     exit_code = ExitCode.FINDINGS
 
 
 class FixUnproven(EyasError):
-    """A repair was asked for whose fault the draft does not provably have."""
+    """The user asked for a repair, but the draft does not provably have that fault."""
 
     code = "fix-unproven"
     exit_code = ExitCode.FINDINGS

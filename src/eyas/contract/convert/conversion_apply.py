@@ -1,4 +1,4 @@
-"""Doing what a plan says: written aside in slices, audited by reading it again, renamed when all is proven."""
+"""Applies a plan: written aside in slices, audited by reading it back, renamed once everything is proven."""
 
 import json
 import os
@@ -71,7 +71,7 @@ def _refuse_own_source(plan: ConversionPlan, out: Path) -> None:
             raise OutputExists(
                 f"{out} is there already, and holds the source {path.name}",
                 str(out),
-                "replacing it would delete what is converted",
+                "replacing it would delete the source",
                 "choose another folder",
             )
 
@@ -154,7 +154,7 @@ def audit_tensor(tensor: PlannedTensor, path: Path, at: int, *, with_checksum: b
         os.close(written)
     if not same:
         raise AuditFailed(
-            f"{tensor.name} does not read back as it was",
+            f"{tensor.name} does not read back as it was written",
             str(path),
             f"its data at byte {at} differ from {tensor.origin}",
             "run the command again; if it happens twice, check the disk or report it",

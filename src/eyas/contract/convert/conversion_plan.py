@@ -90,7 +90,7 @@ def plan_conversion(
 
 
 def _with_offsets(reading: DraftReading) -> DraftReading:
-    """The draft with its d2t of absolute ids as offsets, where t2d proves that it held ids."""
+    """The draft with its d2t turned from absolute ids into offsets; t2d must prove that it held ids."""
     d2t = reading.int_maps.get("d2t")
     offsets = None
     if d2t is not None and is_absolute(d2t, reading.int_maps.get("t2d")):
@@ -99,7 +99,7 @@ def _with_offsets(reading: DraftReading) -> DraftReading:
         raise FixUnproven(
             "it is not proven that d2t holds absolute ids; nothing was written",
             f"{reading.checkpoint.where}: d2t",
-            "the proof is a t2d that marks just the values of d2t, in rising order",
+            "the proof would be a t2d that marks exactly the values of d2t, in rising order",
             "see what `eyas check` says of d2t",
         )
     return replace(reading, int_maps={**reading.int_maps, "d2t": offsets})
@@ -173,7 +173,7 @@ def _activation_loss(spec: DraftSpec, dialect: Dialect) -> tuple[Diagnostic, ...
 def _with_embedding(
     reading: DraftReading, written: Written, target: TargetSpec | None
 ) -> tuple[Written, dict[str, TargetEmbedding], tuple[str, ...]]:
-    """The embedding where the format wants the target's: the copy that is there already, else from the target."""
+    """The target's embedding, if the format stores it: the draft's own copy, else the one in the target's files."""
     spec, is_copy = reading.spec, _EMBEDDING in _copied_before(reading)
     if written.derived.get(_EMBEDDING) != "target":
         if is_copy:
@@ -224,7 +224,7 @@ def _tensors(reading: DraftReading, written: Written, copied: Mapping[str, Targe
 
 
 def _stored(canonical: str, name: str, info: TensorInfo, root: Path | None, stored: str, origin: str) -> PlannedTensor:
-    """A tensor out of a file under `root`; of a header dump there is none, and its plan is only looked at."""
+    """A tensor out of a file under `root`. A header dump has no files: its plan is shown, never applied."""
     path = (root or Path()) / (info.file or "")
     source: SourceRange | SourceView = SourceView(path=path, name=stored)
     if info.begin is not None and info.end is not None:

@@ -1,4 +1,4 @@
-"""`eyas.json`: what a draft is, beside it, in eyas' own words; so that no switch is ever guessed again."""
+"""`eyas.json` beside a draft: every size and switch spelled out, so that nothing is guessed again."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -69,7 +69,7 @@ def sidecar_document(plan: ConversionPlan, samples: Mapping[str, str]) -> dict[s
 
 
 def _fingerprint(plan: ConversionPlan, samples: Mapping[str, str]) -> str:
-    """Of the draft's own tensors under canonical names: equal in every format (t2d follows from d2t)."""
+    """Fingerprint of the draft's own tensors under canonical names: the same in every format (t2d follows from d2t)."""
     own = [tensor for tensor in plan.tensors if tensor.canonical != "t2d" and tensor.origin != "zeros"]
     own = [tensor for tensor in own if tensor.canonical not in plan.copied_from_target]
     return of_json(sorted([t.canonical, t.dtype, list(t.shape), samples[t.name]] for t in own))

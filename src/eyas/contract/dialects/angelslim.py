@@ -6,14 +6,14 @@ Source: Tencent/AngelSlim 67394ce5 `train/models/draft/llama_eagle3.py`.
 from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.evidence import architecture, has_tensor
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
-from eyas.contract.dialects.limits import Limits
+from eyas.contract.dialects.limits import FormatLimits
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import SINGLE_MIDLAYER_NAMES
 
 _STYLE = FlatStyle(
-    limits=Limits(
+    limits=FormatLimits(
         format="AngelSlim",
         residual_post=False,
         feedback_post=False,

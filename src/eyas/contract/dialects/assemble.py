@@ -76,7 +76,7 @@ def _names(checkpoint: Checkpoint) -> tuple[dict[str, str], dict[str, TensorInfo
             tensors[canonical] = checkpoint.tensors[stored]
     if num_unknown > _MAX_UNKNOWN:
         what = f"{num_unknown - _MAX_UNKNOWN} more unknown tensors"
-        why, do = "no EAGLE-3 draft that eyas knows has so many tensors", "check that it is the right folder"
+        why, do = "no EAGLE-3 draft that eyas knows has this many tensors", "check that it is the right folder"
         findings.append(finding("tensor-unknown", "error", what, checkpoint.where, why, do))
     return names, tensors, findings
 

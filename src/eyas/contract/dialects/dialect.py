@@ -12,7 +12,7 @@ from eyas.contract.spec.target_spec import TargetSpec
 from eyas.diagnostic import Diagnostic, Flag, finding
 
 SILU = frozenset({"silu", "swish"})  # SGLang's and vLLM's MLP raise for any other
-NEEDS_TARGET = Flag("--target", "T", "(its depth tells the layer ids)")
+NEEDS_TARGET = Flag("--target", "T", "(its depth decides the layer ids)")
 ELSEWHERE = "choose another format"
 
 

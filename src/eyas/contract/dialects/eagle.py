@@ -8,12 +8,12 @@ from functools import partial
 from eyas.contract.dialects.dialect import Dialect
 from eyas.contract.dialects.evidence import architecture, has_tensor, is_bin, is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
-from eyas.contract.dialects.limits import Limits
+from eyas.contract.dialects.limits import FormatLimits
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.tensor_names import SINGLE_MIDLAYER_NAMES
 
 _STYLE = FlatStyle(
-    limits=Limits(
+    limits=FormatLimits(
         format="the EAGLE repository",
         residual_post=False,
         feedback_post=False,

@@ -1,4 +1,4 @@
-"""Observations on a checkpoint's content that several dialects are recognised by. Never looks at a path."""
+"""What several dialects are recognised by in a checkpoint's content. Never looks at a path."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from eyas.contract.dialects.dialect import Written, loss
-from eyas.contract.dialects.limits import Limits, dropped_by, losses
+from eyas.contract.dialects.limits import FormatLimits, dropped_by, losses
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.layer_ids import Convention, LayerIds, LayerIdsUnwritable, default_boundaries, sglang_convention
 from eyas.contract.spec.rope import write_rope
@@ -37,7 +37,7 @@ class FlatStyle:
         output_bias: with attention_bias the reader also builds a bias on o_proj and would leave it uninitialised.
     """
 
-    limits: Limits
+    limits: FormatLimits
     names: NameStyle
     gqa_architecture: str
     mla_architecture: str = "Eagle3DeepseekV2ForCausalLM"
@@ -177,7 +177,7 @@ def model_type_of(spec: DraftSpec) -> str:
 def stored_names(
     spec: DraftSpec, style: NameStyle, dropped: Mapping[str, str], *, t2d: str, identity_map: bool
 ) -> dict[str, str]:
-    """Canonical name -> name in `style` of all that is written; `t2d` is added when it can be derived and is wanted."""
+    """Canonical name -> name in `style` of every written tensor, with `t2d` if it is wanted and can be derived."""
     names = {name: stored_name(name, style) for name in spec.tensors if name not in dropped}
     if t2d == "never":
         names.pop("t2d", None)

@@ -1,4 +1,4 @@
-"""What a format can hold, as data, and what of a draft that leaves out."""
+"""What a format can hold, as data, and what of a draft it cannot."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ ALL_AUX_NORMS = frozenset({"none", "over-concat", "per-state"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class FormatLimits:
     """A format's abilities; the defaults are those of a format that holds everything.
 
     Attributes:
@@ -69,7 +69,7 @@ _SAYS = {
 _HOPELESS = ("loss-mla", "loss-layers", "loss-num-aux", "loss-target-hidden-size", "loss-quantization")
 
 
-def losses(spec: DraftSpec, limits: Limits) -> tuple[Diagnostic, ...]:
+def losses(spec: DraftSpec, limits: FormatLimits) -> tuple[Diagnostic, ...]:
     """Everything of `spec` that the format cannot hold, in reading order; () = it can hold the draft."""
     is_mla = spec.draft_class == "mla"
     layers = limits.mla_layers if is_mla else limits.max_layers

@@ -1,4 +1,4 @@
-"""llama.cpp: eyas does not write GGUF; it prints the command of llama.cpp's own converter and what that will need.
+"""llama.cpp: eyas does not write GGUF; it prints the command of llama.cpp's own converter and its requirements.
 
 Source: llama.cpp PR 18039 (`convert_hf_to_gguf.py --target-model-dir`), issues 24541, 25604, 25733. Grade: read.
 """

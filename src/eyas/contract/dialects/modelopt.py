@@ -9,7 +9,7 @@ from dataclasses import replace
 from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.evidence import eagle_config, has_tensor, is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
-from eyas.contract.dialects.limits import Limits
+from eyas.contract.dialects.limits import FormatLimits
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
@@ -17,7 +17,7 @@ from eyas.contract.spec.tensor_names import LAYERS_NAMES
 
 _KEYS = ("use_input_layernorm_in_first_layer", "use_last_layernorm", "next_layer_regular", "parallel_draft_step")
 _STYLE = FlatStyle(
-    limits=Limits(
+    limits=FormatLimits(
         format="ModelOpt",
         residual_post=False,
         feedback_post=False,

@@ -48,7 +48,7 @@ class Method:
             algorithm: of the launch in question; "" for no launch.
         """
         launched = [flag for flag in self.serve if isinstance(flag, Flag) and flag.value == algorithm]
-        what = f"this is {self.title}, which eyas does not judge: it knows EAGLE-3 drafts of dense layers"
+        what = f"this is {self.title}, which eyas does not judge: it judges EAGLE-3 drafts of dense layers"
         why = f"{self.shown_by(checkpoint)}; as a plain EAGLE-3 draft it crashes or accepts nothing"
         weight: Severity = "warning" if launched else "error"
         return finding("other-method", weight, what, checkpoint.where, why, self.serve, items=(self.name,))
@@ -98,7 +98,7 @@ def _medusa(checkpoint: Checkpoint) -> str:
 
 
 def _eagle1(checkpoint: Checkpoint) -> str:
-    """An fc of two widths before a layer that takes one: EAGLE-3 fuses states before a layer that takes two."""
+    """An fc that takes 2H before a layer that takes H (in EAGLE-3 the first layer takes 2H)."""
     bare = {name.removeprefix("model."): info.shape for name, info in checkpoint.tensors.items()}
     fc, query = bare.get("fc.weight", ()), bare.get("layers.0.self_attn.q_proj.weight", ())
     if len(fc) != 2 or fc[1] != 2 * fc[0] or query[1:] != fc[:1] or has_tensor(checkpoint, "layers.0.hidden_norm."):

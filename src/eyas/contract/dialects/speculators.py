@@ -14,7 +14,7 @@ from eyas.contract.dialects.flat_config import (
     torch_dtype,
     zero_output_biases,
 )
-from eyas.contract.dialects.limits import Limits, dropped_by, losses
+from eyas.contract.dialects.limits import FormatLimits, dropped_by, losses
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.config_keys import SPECULATORS_KEYS
 from eyas.contract.spec.draft_spec import DraftSpec
@@ -25,7 +25,7 @@ from eyas.diagnostic import Diagnostic, finding
 
 VERSION = "0.9.0"  # the version whose format is written
 _NO_IDS = "speculators writes aux layer ids; they are not known"
-_LIMITS = Limits(format="speculators", mla=False, fc_bias=False)
+_LIMITS = FormatLimits(format="speculators", mla=False, fc_bias=False)
 
 
 def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:

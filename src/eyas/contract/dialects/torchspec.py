@@ -8,12 +8,12 @@ from functools import partial
 from eyas.contract.dialects.dialect import Dialect
 from eyas.contract.dialects.evidence import is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
-from eyas.contract.dialects.limits import Limits
+from eyas.contract.dialects.limits import FormatLimits
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.tensor_names import SINGLE_MIDLAYER_NAMES
 
 _STYLE = FlatStyle(
-    limits=Limits(
+    limits=FormatLimits(
         format="TorchSpec",
         residual_post=False,
         qk_norm=False,

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
-from eyas.contract.dialects.limits import Limits
+from eyas.contract.dialects.limits import FormatLimits
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import LAYERS_NAMES
 
 _STYLE = FlatStyle(
-    limits=Limits(
+    limits=FormatLimits(
         format="TensorRT-LLM",
         residual_post=False,
         qk_norm=False,

@@ -6,13 +6,13 @@ Source: vLLM 0.33.0 `llama_eagle3.py`, `qwen3_eagle3.py`, `deepseek_eagle3.py`, 
 from eyas.contract.dialects.dialect import Dialect, Written
 from eyas.contract.dialects.evidence import architecture, has_fc, has_tensor, is_eagle3
 from eyas.contract.dialects.flat_config import FlatStyle, write_flat
-from eyas.contract.dialects.limits import Limits
+from eyas.contract.dialects.limits import FormatLimits
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.contract.spec.tensor_names import LAYERS_NAMES
 
-_LIMITS = Limits(format="vLLM", fc_bias=False, mla_layers=None, mla_aux_norms=frozenset({"none", "per-state"}))
+_LIMITS = FormatLimits(format="vLLM", fc_bias=False, mla_layers=None, mla_aux_norms=frozenset({"none", "per-state"}))
 
 
 def _detect(checkpoint: Checkpoint) -> tuple[str, ...]:

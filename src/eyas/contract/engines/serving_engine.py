@@ -29,7 +29,7 @@ from eyas.diagnostic import Diagnostic, Remedies
 
 
 class Loading(Protocol):
-    """What an engine does with a draft up to its first forward pass, as far as `LoadRules` cannot say it as data.
+    """What an engine does with a draft up to its first forward pass, beyond what `LoadRules` says as data.
 
     Attributes:
         rules: a set per draft class and version that changed it, oldest first within a class.
@@ -42,7 +42,7 @@ class Loading(Protocol):
     def hooks(self) -> Hooks: ...
 
     def default_runner(self, version: str, target: TargetSpec | None) -> str | None:
-        """The model runner that a stock launch of this version takes for this target; None where there is only one."""
+        """The model runner that a default launch of this version takes for this target; None if there is only one."""
 
     def select(self, engine: EngineVersion, config: Mapping[str, Any], where: str, algorithm: str) -> Selection:
         """The class that a draft's config.json selects, or the refusal.
@@ -135,7 +135,7 @@ class Launching(Protocol):
         """The whole command for this machine."""
 
     def bad_combinations(self, recipe: Recipe, environment: Mapping[str, str]) -> Iterator[Diagnostic]:
-        """Flags, environment and models that do not go together, as far as `check` of a draft alone cannot see it.
+        """Flags, environment and models that conflict, beyond what `check` of a draft alone finds.
 
         Args:
             environment: all variables that the server would see.

@@ -78,7 +78,7 @@ class IntMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """What a draft or target is made of, as far as headers tell.
+    """A draft or target as its config and tensor headers describe it.
 
     Attributes:
         where: the folder, file or dump it was read from, as the user gave it.

@@ -1,4 +1,4 @@
-"""Git LFS pointers: small texts that stand where the weights should, until `git lfs pull` has brought them."""
+"""Git LFS pointers: small text files in place of the weights, until `git lfs pull` downloads them."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def refuse_pointer(head: bytes, where: Path | str) -> None:
     raise GitLfsPointer(
         f"{path.name} is a Git LFS pointer, not the file itself",
         str(where),
-        "the repository was cloned without Git LFS: this is a text of three lines that says where the data are",
+        "the repository was cloned without Git LFS: this file only names the data, which were not downloaded",
         f"git lfs install, then in {path.parent}: git lfs pull (or download the files from the hub)",
     )
 

@@ -47,7 +47,7 @@ def dump_document(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _tokenizer(checkpoint: Checkpoint) -> dict[str, str]:
-    """What the ids mean: read back, there is no file to look it up in."""
+    """What the ids mean, stored in the dump, since a reader of it has no tokenizer file."""
     found = tokenizer_print(checkpoint)
     return {} if found is None else {"tokenizer": found.hash}
 
@@ -68,7 +68,7 @@ def checkpoint_of_dump(document: Mapping[str, Any], where: str) -> Checkpoint:
         if not all(isinstance(value, str) for value in parts[key].values()):
             raise _invalid(where, f"{key!r} is not a map of strings")
     if strays := sorted(parts["int_maps"].keys() - parts["tensors"].keys()):
-        raise _invalid(where, f"int map {strays[0][:80]!r} is of no tensor that it lists")
+        raise _invalid(where, f"int map {strays[0][:80]!r} belongs to no tensor that it lists")
     return Checkpoint(
         where=where,
         kind="dump",
@@ -84,7 +84,7 @@ def checkpoint_of_dump(document: Mapping[str, Any], where: str) -> Checkpoint:
 
 
 def without_paths(value: Any) -> Any:
-    """`value` with every absolute path in it cut to `/.../NAME`: still local, but whose is not told."""
+    """`value` with every absolute path cut to `/.../NAME`, so that it does not show the user's folders."""
     if isinstance(value, str):
         return f"/.../{PurePath(value.rstrip('/')).name}" if _ABSOLUTE.match(value) else value
     if isinstance(value, Mapping):

@@ -30,12 +30,12 @@ class JsonDuplicateKey(EyasError):
 
 
 class JsonTooLarge(EyasError):
-    """A JSON file too large to be what it is named."""
+    """A JSON file too large for what its name says it is."""
 
     code = "json-too-large"
 
 
-class _Twice(Exception):
+class _DuplicateKey(Exception):
     pass
 
 
@@ -43,7 +43,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
-        raise _Twice(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+        raise _DuplicateKey(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
     return found
 
 
@@ -77,7 +77,7 @@ def parse_json(data: bytes, where: str) -> Any:
         if b"\\ud" in data or b"\\uD" in data:
             json.dumps(value, ensure_ascii=False).encode()  # half of a pair of escapes is not text: UnicodeEncodeError
         return value
-    except _Twice as error:
+    except _DuplicateKey as error:
         raise JsonDuplicateKey(
             f"key {str(error)!r} occurs twice",
             where,

@@ -68,7 +68,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def require_checkpoint(path: Path) -> None:
-    """Raise `CheckpointNotFound` where there is nothing: a typing error, told before anything that takes long."""
+    """Raise `CheckpointNotFound` if nothing is there: a mistyped path is reported before any long work."""
     try:
         exists = path.exists()
     except (OSError, ValueError) as error:

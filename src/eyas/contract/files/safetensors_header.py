@@ -1,4 +1,4 @@
-"""Strict reading of a safetensors header: every offset proven before anybody reads data. Reads no weights.
+"""Strict reading of a safetensors header: every offset is proven before any data is read. Reads no weights.
 
 Source: https://github.com/huggingface/safetensors (README "Format", `tensor.rs` for the checks).
 """
@@ -46,7 +46,7 @@ class TensorEntryInvalid(EyasError):
 
 
 class TensorDtypeUnknown(EyasError):
-    """A tensor's dtype is none that safetensors knows."""
+    """safetensors does not know a tensor's dtype."""
 
     code = "tensor-dtype-unknown"
 

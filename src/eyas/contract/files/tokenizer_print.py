@@ -18,7 +18,7 @@ _FILES = (PARSED, "tokenizer.model", "tiktoken.model", "vocab.json")
 
 @dataclass(frozen=True, slots=True)
 class TokenizerPrint:
-    """How a tokenizer is known: the same bytes are the same tokenizer, and only other bytes must be parsed to tell.
+    """A tokenizer's identity: equal bytes mean the same tokenizer; only different bytes must be parsed to compare.
 
     Attributes:
         file_hash: fingerprint of the file's bytes.
@@ -46,7 +46,7 @@ def tokenizer_print(checkpoint: Checkpoint) -> TokenizerPrint | None:
 
 
 def tokenizer_fingerprint(path: Path) -> str:
-    """Of vocabulary, merges and added tokens in a tokenizer.json; of the bytes where the file has no such parts.
+    """Fingerprint of vocabulary, merges and added tokens in a tokenizer.json; of its bytes if it has no such parts.
 
     How text is split before (normalizer, pre-tokenizer) is not in it: rows and drafts know tokens by their ids.
     """

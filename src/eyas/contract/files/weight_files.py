@@ -132,7 +132,7 @@ def _require_all_shards(files: Sequence[str], where: str) -> None:
         raise ShardMissing(
             f"{len(missing)} of {int(numbered[0][2])} weight files are missing",
             where,
-            f"there is {numbered[0].string}, there is no number {', '.join(map(str, missing[:5]))}, and no index",
+            f"{numbered[0].string} is there, but not number {', '.join(map(str, missing[:5]))}; there is no index",
             "download the missing files, and the index that belongs to them",
         )
 

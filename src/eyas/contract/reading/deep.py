@@ -24,7 +24,7 @@ class DeepReport:
 
     Attributes:
         findings: engine-independent.
-        embedding_is_random: the draft's own embedding has nothing to do with the target's; an engine that uses it
+        embedding_is_random: the draft's own embedding is unrelated to the target's; an engine that uses it
             drafts from noise. None = not compared.
     """
 
@@ -125,7 +125,7 @@ def _embedding(reading: DraftReading, target: Checkpoint | None) -> tuple[list[D
         what = f"the draft has its own embedding (mean cosine {likeness:.2f} with the target's)"
         why = "vLLM uses it; SGLang overwrites it with the target's unless target_hidden_size differs"
         return [finding("embedding-own", "warning", what, place, why, "serve it with vLLM, or accept the loss")], False
-    what = f"the draft's embedding has nothing to do with the target's (mean cosine {likeness:.3f})"
+    what = f"the draft's embedding is unrelated to the target's (mean cosine {likeness:.3f})"
     why = (
         "random rows exported by a trainer that used the target's (TorchSpec#38), or rows in another order; vLLM uses"
         " them, SGLang overwrites them"

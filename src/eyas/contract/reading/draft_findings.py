@@ -39,7 +39,7 @@ def _found(reading: DraftReading, target: TargetSpec | None) -> list[Diagnostic]
 
 
 def _with_misspelt_size(of_config: Sequence[Diagnostic], of_maps: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Both, where the unknown key that is draft_vocab_size misspelt and its absence are one finding."""
+    """The two findings merged, if an unknown key is a misspelt draft_vocab_size and that key is missing."""
     typo = next((f for f in of_config if f.code == "config-key-unknown" and "draft_vocab_size" in f.items), None)
     absent = next((f for f in of_maps if f.code == "draft-vocab-size-missing"), None)
     if typo is None or absent is None:
@@ -196,7 +196,7 @@ def _fc_unstated(spec: DraftSpec, where: str) -> list[Diagnostic]:
 
 
 def _trainer_findings(reading: DraftReading) -> list[Diagnostic]:
-    """What is known to go wrong in the trainer that wrote the draft, where a checkpoint can show it, or cannot."""
+    """Known faults of the trainer that wrote the draft, whether or not a checkpoint can show them."""
     spec, where, config = reading.spec, reading.checkpoint.where, reading.checkpoint.config
     if "eyas.json" in reading.checkpoint.extra:
         return []
@@ -204,7 +204,7 @@ def _trainer_findings(reading: DraftReading) -> list[Diagnostic]:
         what = "a ModelOpt draft: it may have been trained with a second norm on the hidden states"
         why = (
             "since December 2025 its Hugging Face path norms them with input_layernorm before hidden_norm; names and"
-            " shapes are the same, only numbers can show it"
+            " shapes are the same, only a measurement can show it"
         )
         do = "compare accept length in training and by `eyas eval`; a large gap is this"
         return [finding("modelopt-double-norm", "note", what, where, why, do)]

@@ -32,7 +32,7 @@ def with_lookalikes(
     target: TargetSpec | None,
     judge: Callable[[DraftReading], Iterable[Diagnostic]],
 ) -> list[Diagnostic]:
-    """`findings`, where an unknown tensor may be a missing one, with that question and its answer.
+    """`findings`; one about an unknown tensor that may be a missing one asks so and gives the rename.
 
     Args:
         judge: findings of the draft read under other names: advice is given only if it leads through.
@@ -75,7 +75,7 @@ def _advice(
 
 
 def _bare(name: str) -> str:
-    """One spelling for all: of layer 0 and of its inner norm."""
+    """The name in one common spelling, for layer 0 and its inner norm."""
     name = name.replace("midlayer.", "layers.0.", 1)
     return name if name.startswith("layers.0.") else name.replace(".hidden_norm.", ".input_layernorm.")
 
@@ -131,7 +131,7 @@ def _style(names: Sequence[str]) -> NameStyle:
 
 
 def _pairs(unknown: Sequence[str], missing: Sequence[str]) -> dict[str, str]:
-    """Each with its best, where they choose each other; one of each needs no likeness."""
+    """Pairs that are each other's best match; a single unknown and a single missing tensor always match."""
     if len(unknown) == len(missing) == 1:
         return {unknown[0]: missing[0]}
     found = {}

@@ -35,7 +35,7 @@ def size_findings(spec: DraftSpec, target: TargetSpec, where: str) -> list[Diagn
         findings.append(finding("aux-out-of-range", "fatal", what, where, why, either))
     if taps is not None and list(taps) != sorted(set(taps)):
         what = f"aux boundaries {list(taps)} are not increasing"
-        why = "engines capture from low to high (vLLM sorts them, SGLang walks the layers): fc gets another order"
+        why = "engines capture from low to high (vLLM sorts them, SGLang walks the layers): fc reads another order"
         do = "sort the ids and permute fc's column blocks the same way"
         findings.append(finding("aux-unsorted", "error", what, where, why, do))
     return findings
@@ -89,7 +89,7 @@ def _rope(reading: DraftReading, target: TargetSpec) -> list[Diagnostic]:
         f"RoPE of the draft: theta {ours.theta:g}, {_scaling(ours.scaling)}; of the target: theta"
         f" {theirs.theta:g}, {_scaling(theirs.scaling)}"
     )
-    why = "right if the draft was trained so (many are); headers cannot tell, only numbers can: `eyas infer`"
+    why = "right if the draft was trained so (many are); headers cannot show it: measure with `eyas infer`"
     return [finding("rope-differs-from-target", "note", what, reading.checkpoint.where, why)]
 
 

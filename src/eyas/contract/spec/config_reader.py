@@ -43,7 +43,7 @@ class ConfigReader:
                 if self.config
                 else "the draft has no config.json, or an empty one",
                 f"{self.where}: {self.level}",
-                f"the tensors do not tell {key} either, so their shapes cannot be checked",
+                f"the tensors do not show {key} either, so their shapes cannot be checked",
                 f"add {key} to config.json as the draft was trained"
                 if self.config
                 else "put the draft's config.json beside its weights: trainers and hubs keep it there",

@@ -20,7 +20,7 @@ Convention = Literal["boundary", "after-layer", "first-is-1", "last-is-n"]
 
 
 class LayerIdsUnwritable(EyasError):
-    """Boundaries that a convention has no ids for."""
+    """A convention has no ids for these boundaries."""
 
     code = "layer-ids-unwritable"
 

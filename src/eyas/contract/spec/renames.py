@@ -9,7 +9,7 @@ from eyas.errors import EyasError
 
 
 class RenameInvalid(EyasError):
-    """A `--rename` that is not OLD=NEW, fits no tensor, or gives two tensors one name."""
+    """A `--rename` that is not OLD=NEW, matches no tensor, or gives two tensors one name."""
 
     code = "rename-invalid"
 
@@ -50,7 +50,7 @@ def renamed(names: Iterable[str], renames: Sequence[Rename]) -> dict[str, str]:
     """Stored name -> name to read it under; the first rename that fits a name counts.
 
     Raises:
-        RenameInvalid: one fits no tensor, or two tensors would have the same name.
+        RenameInvalid: one matches no tensor, or two tensors would have the same name.
     """
     found: dict[str, str] = {}
     used: set[Rename] = set()
@@ -60,7 +60,7 @@ def renamed(names: Iterable[str], renames: Sequence[Rename]) -> dict[str, str]:
         used |= {rename} if rename else set()
     if idle := [r for r in renames if r not in used]:
         raise RenameInvalid(
-            f"--rename {idle[0]} fits no tensor",
+            f"--rename {idle[0]} matches no tensor",
             "--rename",
             f"there is no {idle[0].old}{'...' if idle[0].is_prefix else ''} that an earlier --rename has left",
             "eyas header lists the names",

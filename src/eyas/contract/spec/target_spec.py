@@ -36,7 +36,7 @@ class TargetConfigIncomplete(EyasError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetSpec:
-    """A target as far as a draft and an engine depend on it.
+    """What drafts and engines need to know of a target.
 
     Attributes:
         where: as the user gave it.
@@ -51,8 +51,8 @@ class TargetSpec:
         rope: effective.
         tie_word_embeddings: the head is the embedding.
         quantization: method name ("fp8", "compressed-tensors" ...), None for plain weights.
-        is_head_quantized: None when it cannot be told from the config.
-        tokenizer: its fingerprints, of which one is parsed for only when asked; None when there is no such file.
+        is_head_quantized: None when the config does not say.
+        tokenizer: its fingerprints, the parsed one made when first asked for; None without a tokenizer file.
         template_hash: fingerprint of the chat template; None when there is none.
         fingerprint: of the config, without keys that do not change the function.
         config: as it stands.
@@ -91,7 +91,7 @@ class TargetSpec:
 
     @property
     def tokenizer_hash(self) -> str | None:
-        """Of what the tokenizer's ids mean (`TokenizerPrint.hash`: the file is parsed for it)."""
+        """Fingerprint of what the tokenizer's ids mean (`TokenizerPrint.hash`, which parses the file)."""
         return self.tokenizer.hash if self.tokenizer else None
 
     def as_document(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def _runs(words: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """The words from each one on, as far as they make `NUM_WORDS`."""
+    """The run of `NUM_WORDS` words from each word on; shorter at the end."""
     if "".join(words).isascii():
         return [words[i : i + NUM_WORDS] for i in range(len(words) - NUM_WORDS + 1)]
     halves = [1 if num_unspaced(word) else 2 for word in words]

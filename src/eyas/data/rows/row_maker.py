@@ -185,7 +185,7 @@ def _text(parts: Sequence[Sequence[Segment]]) -> str:
 
 
 def _said(message: Mapping[str, Any]) -> str:
-    """What the text must contain: templates trim the ends of a user's words."""
+    """What the rendered text must contain; templates trim white space around a user's words."""
     content = message.get("content") or ""
     return content if message["role"] == "assistant" else str(content).strip()
 

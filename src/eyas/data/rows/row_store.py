@@ -205,7 +205,7 @@ def _why_no_rows(arrays: RowArrays) -> str | None:
     if kinds[0] not in ("uint16", "int32") or kinds[1:] != ("bool", "int64"):
         return f"token_ids, is_supervised and row_starts are {', '.join(kinds)}"
     if (ids.ndim, supervised.ndim, starts.ndim) != (1, 1, 1) or len(ids) != len(supervised):
-        return "the arrays are not one entry a token"
+        return "the arrays do not have one entry per token"
     if not len(starts) or starts[0] != 0 or starts[-1] != len(ids) or not (starts[1:] > starts[:-1]).all():
         return f"row_starts does not divide {len(ids)} tokens into rows"
     return "a token id is negative" if int(ids.min(initial=0)) < 0 else None

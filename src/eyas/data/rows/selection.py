@@ -40,13 +40,13 @@ class HeldOutChoice:
 
 
 def prompt_key(row: TokenRow) -> int:
-    """A number for what stands before the first supervised token: rows of one prompt have the same."""
+    """A hash of the tokens before the first supervised one: the same for all rows of one prompt."""
     prompt = row.token_ids[: row.is_supervised.index(True)]
     return zlib.crc32(repr(prompt).encode())
 
 
 def choose_held_out(keys: "NDArray[np.int64]", is_greedy: "NDArray[np.bool_]", num: int) -> HeldOutChoice:
-    """Set `num` rows with different prompts aside, greedy ones first, otherwise as their prompts' numbers fall.
+    """Set `num` rows with different prompts aside, greedy ones first, otherwise in order of their prompts' numbers.
 
     Args:
         keys: `prompt_key` of each row's conversation.

@@ -27,7 +27,7 @@ class TemplateUnstable(EyasError):
 
 
 class TemplateRewritesAnswer(EyasError):
-    """The answer as it stands in the data, or a call in it, does not occur in the rendered text."""
+    """The recorded answer, or a call in it, does not occur in the rendered text."""
 
     code = "template-rewrites-answer"
 

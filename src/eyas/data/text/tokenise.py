@@ -106,7 +106,7 @@ def _require_same(normal: str, text: str, decoded: str, where: str) -> None:
         "token ids do not decode to the text they were made from",
         where,
         f"{text[max(0, same - 20) : same + 20]!r} came back as {decoded[max(0, same - 20) : same + 20]!r}",
-        "remove the record if its text is broken; for every record, the tokenizer cannot be used piece by piece",
+        "remove the record if its text is broken; if every record fails, this tokenizer cannot be used",
     )
 
 

@@ -82,7 +82,7 @@ def _free_memory() -> None:
 
 
 def writer_fingerprint(folder: Path, config: WritingConfig) -> str:
-    """Of what decides the texts beside the requests: weights, their config, dtype and quantisation."""
+    """Fingerprint of what decides the texts beside the requests: weights, their config, dtype and quantisation."""
     about = fingerprint.of_file(folder / "config.json")
     parts = [fingerprint_weights(folder), about, str(place(config.dtype, config.device).dtype)]
     return fingerprint.of_json(parts if config.quantize == "none" else [*parts, config.quantize])
@@ -137,7 +137,7 @@ class Dialogue:
         }
 
     def next_prompt(self, rendered: str) -> tuple[Sequence[int], str]:
-        """Ids that stand for the beginning of `rendered`, and the text that is left to tokenise."""
+        """Ids of a known prefix of `rendered`, and the rest of the text, still to be tokenised."""
         if self.done is not None and rendered.startswith(self.done):
             return self.rows[-1].ids, rendered[len(self.done) :]
         return (), rendered

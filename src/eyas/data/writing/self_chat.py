@@ -1,4 +1,4 @@
-"""Conversations with itself: the target writes the user turns out of its chat template's own beginning, then answers.
+"""Self-chat: the target writes user turns after its chat template's user header, then answers them.
 
 The result is close to what the target was tuned on, and no other data is needed. Idea: Magpie, arXiv:2406.08464.
 """
@@ -21,7 +21,7 @@ from eyas.talk import Talk
 
 @lru_cache(maxsize=4)
 def _special(tokens: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds any of these tokens: a hundred single searches would cost more than the rest of a check."""
+    """Finds any of these tokens in one search: a hundred single ones would cost more than the rest of a check."""
     return re.compile("|".join(map(re.escape, filter(None, tokens))) or "(?!)")
 
 

@@ -100,16 +100,17 @@ def write_data(
     """The data files that the target writes for `job`; those of an earlier run are used again.
 
     Args:
-        out: the folder of rows that they are for; theirs stands beside it.
-        replace: delete what another job has left there.
-        writer: from the folder for its files to what answers requests; our batch engine by default.
+        out: the folder of rows that will be made of them; they are written to a folder beside it.
+        replace: delete the files of another job there.
+        writer: folder for its files -> what answers the requests; our batch engine by default.
         is_all: the rows have no other source.
 
     Raises:
         NothingWritten: nothing was kept, and `is_all`.
         OutputExists: the folder holds data of another job.
-        WrittenDamaged: it holds data of this job, and not all or other than was written.
-        UserSlotUnclear, CompletionsOfAnotherRun: see there.
+        WrittenDamaged: files of this job are missing or were changed since.
+        UserSlotUnclear: the template does not show where a user turn goes.
+        CompletionsOfAnotherRun: an unfinished run with other options left completions there.
     """
     kind = "self-chat" if job.config.self_chat else "regenerated"
     folder = out.with_name(f"{out.name}.{kind}")

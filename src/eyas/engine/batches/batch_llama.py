@@ -191,7 +191,7 @@ class BatchLlama:
 
     @torch.inference_mode()
     def move(self, sources: Sequence[int], to: Sequence[int], length: int) -> None:
-        """Copy sequences of at most `length` positions into other slots; no slot is source and goal."""
+        """Copy sequences of at most `length` positions into other slots; no slot may be both source and destination."""
         source_slots, to_slots = upload(sources, self.device), upload(to, self.device)
         self.cache[:, :, to_slots, :, :length] = self.cache[:, :, source_slots, :, :length]
 

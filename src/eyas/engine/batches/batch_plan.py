@@ -6,7 +6,7 @@ from eyas.errors import EnvironmentMissing
 
 
 class BatchMemoryTooSmall(EnvironmentMissing):
-    """The sequences that there must be do not fit the memory budget."""
+    """The required number of sequences does not fit the memory budget."""
 
     code = "batch-memory-too-small"
 

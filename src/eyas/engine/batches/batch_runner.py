@@ -46,7 +46,7 @@ class Pace:
 
 
 def captured_pace(num_slots: int, steps: int = 4, piece_sizes: tuple[int, ...] | None = None) -> Pace:
-    """For a GPU: few different numbers of rows, since each is a graph of its own."""
+    """For a GPU: few different numbers of rows, since each needs its own graph."""
     sizes = {num_slots}
     size = num_slots
     while size > 8:

@@ -1,4 +1,4 @@
-"""What the device knows of each row of a batch: its newest token, how far it is, how it is sampled. Row = cache slot.
+"""Device state of each row of a batch: newest token, length, sampling settings. Row = cache slot.
 
 The host changes rows between blocks of steps, and never waits for the device to do so.
 
@@ -71,7 +71,7 @@ class BatchState:
         return all(sampling.is_greedy for sampling in self._sampling.values())
 
     def settings(self, num: int, width: int = 1) -> SamplingBatch:
-        """Of M tokens of each of the first rows."""
+        """Settings of M tokens of each of the first rows."""
         used = [s for row, s in self._sampling.items() if row < num]
         return self._settings(slice(num), num * width, used, width)
 

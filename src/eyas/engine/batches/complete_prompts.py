@@ -182,7 +182,7 @@ def batch_ops(device: torch.device, captures: bool) -> BatchOps | None:
 
 
 def batch_pace(num_slots: int, captures: bool, *, speculates: bool = False) -> Pace:
-    """As far ahead of the host as pays: a round of speculation is as good as several steps."""
+    """As far ahead of the host as pays; a round of speculation counts as several steps."""
     return captured_pace(num_slots, 2 if speculates else 4, PIECE_SIZES) if captures else Pace()
 
 

@@ -36,7 +36,7 @@ class CompletionsInUse(EyasError):
 
 
 def run_fingerprint(target: str, requests: Sequence[Request]) -> str:
-    """Of everything that decides the answers: the target and all requests."""
+    """Fingerprint of everything that decides the answers: the target and all requests."""
 
     def described(request: Request) -> list[Any]:
         s = request.sampling
@@ -75,7 +75,7 @@ def complete_to_file(
         _take(file, path)
         done = _read(path, print_)
         if done:
-            talk.line(f"{path}: {len(done)} of {len(requests)} answers are there, going on with the others")
+            talk.line(f"{path}: {len(done)} of {len(requests)} answers are there; resuming with the rest")
         file.seek(0, os.SEEK_END)
         if file.tell() == 0:
             file.write(_line({"schema": SCHEMA, "run": print_, "num_requests": len(requests)}))

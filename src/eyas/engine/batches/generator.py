@@ -252,7 +252,7 @@ class BatchGenerator:
         self._free(ended)
 
     def _add(self, text: SequenceText, steps: Sequence[Sequence[int]], *, is_new: bool) -> int:
-        """Take what the steps of a block gained (the first token of a new text is no round's); how many tokens."""
+        """Book the tokens that a block of steps gained (a text's first token comes from prefill); returns how many."""
         if self._runner.speculation is None:
             return text.add([token for ids in steps for token in ids], self._decode)
         before = len(text.ids)

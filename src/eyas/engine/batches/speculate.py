@@ -35,7 +35,7 @@ _MOST_DRAFTS = 32
 
 
 class BatchSettingsInvalid(EyasError):
-    """Settings of a batch that cannot be meant."""
+    """Settings of a batch that are out of range."""
 
     code = "batch-settings-invalid"
 

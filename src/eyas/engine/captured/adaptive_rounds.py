@@ -192,7 +192,7 @@ class AdaptiveRounds:
         self._num_unread += depth + 1
 
     def _read_prompt(self) -> None:
-        """All prompt positions but the last in one pass, which graphs of few rows would need many of."""
+        """All prompt positions but the last in one pass; graphs of few rows would need many passes."""
         num, numbers = self._prompt_length - 1, self.state.numbers
         if num:
             rows = draft_workspace(self.draft, num, 1)

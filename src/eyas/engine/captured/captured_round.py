@@ -2,7 +2,7 @@
 
 The same function as the reference round (`engine/round.py`), written so that a CUDA graph can hold it: fixed shapes
 (K + 1 rows, accepted or not), every length and token read on the device, no host in between. Two facts make it short:
-- Rows beyond the accepted ones are computed all the same. What they leave in the caches lies beyond the live length, is
+- Rows beyond the accepted ones are computed too. What they leave in the caches lies beyond the live length, is
   never attended to, and is overwritten by the next round: that *is* the cache repair.
 - The draft's rows are the verified rows: row i holds the target's states at position base + i and the target's own
   choice after it. For accepted drafts the choice is the draft; after the last one it is the bonus token.

@@ -282,6 +282,6 @@ def _refuse(model: str, wrong: list[str]) -> None:
         raise FastPathUnsupported(
             f"the captured round does not compute this {model}",
             ", ".join(wrong),
-            "it knows Llama blocks alone; computed wrongly, it would answer otherwise or accept less, without an error",
+            "it computes Llama blocks only; others would give wrong answers or lower acceptance, without an error",
             "open the engine with rounds='reference'",
         )

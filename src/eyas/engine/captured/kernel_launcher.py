@@ -31,7 +31,7 @@ class Launcher:
         return launch
 
     def compile_ahead(self, functions: Sequence[Callable[[], None]], talk: Talk) -> None:
-        """Call functions that do nothing but launch through this, with no launch: their kernels are ready afterwards.
+        """Call functions that only launch kernels through this, without launching: it compiles their kernels.
 
         Args:
             functions: all kernels of all of them are compiled at once.

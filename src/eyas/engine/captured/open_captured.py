@@ -1,4 +1,4 @@
-"""A captured engine over the weights of `llama.llama_weights`, or the reason why it cannot be had."""
+"""A captured engine over the weights of `llama.llama_weights`, or the reason why there is none."""
 
 from typing import Literal
 
@@ -58,7 +58,7 @@ def open_captured(
 def open_path(
     weights: LlamaWeights, draft: Eagle3Draft | None, aux_boundaries: tuple[int, ...], rounds: Rounds, talk: Talk
 ) -> CapturedPath | None:
-    """The captured rounds for an `Engine`, or None, having said why, where they cannot be had.
+    """The captured rounds for an `Engine`; None, with a note that says why, if they are impossible here.
 
     Args:
         weights, draft, aux_boundaries: see `CapturedPath`.

@@ -198,9 +198,7 @@ def _sane_shape(config: Mapping[str, Any]) -> tuple[LlamaShape, Rope, int]:
     except (TypeError, ValueError, ArithmeticError) as error:
         why = f"{type(error).__name__}: {error}"
     if why is not None:
-        raise TargetUnloadable(
-            "the target's config has a value that it cannot have", "config.json", why, "correct the config"
-        )
+        raise TargetUnloadable("the target's config has an impossible value", "config.json", why, "correct the config")
     return shape, rope, max_positions
 
 
@@ -251,14 +249,14 @@ def _must(get: Callable[[str], Tensor | None], name: str, *size: int | None) -> 
     tensor = get(name)
     if tensor is None:
         raise TargetUnloadable(
-            "the target's weights are not all there",
+            "weights of the target are missing",
             name,
-            "no safetensors file of the target's folder holds this tensor, and its family computes with it",
+            "no safetensors file of the target's folder holds this tensor, which its family needs",
             "look at the folder with `eyas header`, and get the missing files",
         )
     if len(size) != tensor.ndim or any(want not in (None, got) for want, got in zip(size, tensor.shape, strict=True)):
         raise TargetUnloadable(
-            "a weight of the target has another size than its config says",
+            "a weight of the target does not have the size that its config gives",
             name,
             f"it is {list(tensor.shape)}, and by config.json {['any' if n is None else n for n in size]}",
             "correct config.json, or get the weights that belong to it",

@@ -81,12 +81,12 @@ class NativeKernels:
         return library
 
     def load(self) -> None:
-        """Load the library now; raises `OSError` where the system does not."""
+        """Load the library now; raises `OSError` if the system refuses."""
         _ = self._library
 
     @cached_property
     def blocks(self) -> "ctypes._NamedFuncPointer":
-        """(shapes, layers, num, scratch, input, residual, rows, start, tree, threads): decoder blocks in one go."""
+        """(shapes, layers, num, scratch, input, residual, rows, start, tree, threads): decoder blocks in one call."""
         return self._library.eyas_blocks
 
     @cached_property
@@ -144,7 +144,7 @@ def _compile(compiler: str, runtime: Path | None, path: Path) -> str | None:
 
 
 def _is_whole(path: Path) -> bool:
-    """The library is there as it was compiled: the system kills a process that loads a truncated one."""
+    """Whether the library is there in full: the system kills a process that loads a truncated one."""
     try:
         return fingerprint.of_bytes(read_regular(path)) == read_regular(_print_of(path)).decode("ascii", "replace")
     except OSError:

@@ -92,7 +92,7 @@ class NativeStack:
         rows, (n, k) = x.shape[0], weight.shape
         if rows > _MOST_ROWS:
             return F.linear(x, weight)
-        assert x.shape[1] == k, f"cpu_kernels.c reads {k} numbers of a row, and it has {x.shape[1]}"
+        assert x.shape[1] == k, f"cpu_kernels.c reads {k} numbers of a row, but the row has {x.shape[1]}"
         assert x.is_contiguous(), "cpu_kernels.c reads contiguous rows"
         assert weight.is_contiguous(), "cpu_kernels.c reads contiguous weights"
         # A fresh buffer of 49 152 logits would cost its page faults on every pass.

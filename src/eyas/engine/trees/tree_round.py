@@ -88,7 +88,7 @@ def play_tree(
     target: TreeTarget, draft: TreeDraft, rule: TreeRule, position: Position, shape: TreeShape
 ) -> RoundResult:
     """Play one round and move `position` on; it drafted as many tokens as its tree is deep."""
-    # Draft: a tree of the likeliest continuations.
+    # Draft: a tree of the most likely continuations.
     assert position.draft_logits is not None, "drafting needs the draft's first offer"
     tree = grow(draft, rule, position.draft_logits, shape)
 

@@ -45,7 +45,7 @@ def require_quantisable(kind: Quantisation, placement: Placement) -> None:
         raise QuantisationUnsupported(
             "int4 weights need a GPU and bfloat16",
             f"--quantize int4, {placement.device}, {str(placement.dtype).removeprefix('torch.')}",
-            "the int4 kernels in torchao itself are written for these alone",
+            "torchao's int4 kernels support nothing else",
             "give --device cuda --dtype bfloat16, or --quantize int8",
         )
 

@@ -33,7 +33,7 @@ class AuxBoundaryMissing(EyasError):
 
 
 class TargetCacheUnsupported(EyasError):
-    """The target works with a cache of its own only, so that eyas cannot decode with it."""
+    """The target works only with its own kind of cache, so eyas cannot decode with it."""
 
     code = "target-cache-unsupported"
 
@@ -231,7 +231,7 @@ class Target:
 
 
 def _forgets(layer: Any) -> bool:
-    """A plain attention layer that keeps only its window; one that also carries a recurrent state is left alone."""
+    """A plain attention layer that keeps only its window; one that also carries a recurrent state is unchanged."""
     return getattr(layer, "is_sliding", False) and not hasattr(layer, "recurrent_states")
 
 
@@ -280,7 +280,7 @@ def require_finite(rows: Tensor, name: str) -> None:
         return
     dtype = str(rows.dtype).removeprefix("torch.")
     raise TargetNotFinite(
-        f"the target computes no finite numbers in {dtype}",
+        f"the target's logits are not finite in {dtype}",
         name,
         "its logits over a text are NaN or infinite: its weights hold such values, or its states overflow"
         + (" float16, which ends at 65504" if dtype == "float16" else ""),

@@ -30,7 +30,7 @@ def hub_snapshot(name: str, talk: Talk) -> Path:
 
 
 def hub_headers(name: str, talk: Talk, *, ask_hub: bool = True) -> Path | None:
-    """What tells `name` without its weights, which are never fetched here.
+    """Config and tokenizer of `name`; its weights are never fetched here.
 
     Args:
         ask_hub: fetch config and tokenizer files where the cache has none; otherwise the answer is None.

@@ -128,12 +128,12 @@ def _require_model(folder: Path) -> None:
         raise TargetIncomplete(
             f"{folder} is not a Hugging Face model folder",
             str(folder),
-            f"{lacks}; the target is run, here or by an engine, and its weights are needed",
+            f"{lacks}; running the target, here or in an engine, needs its weights",
             "give the folder that holds config.json and the safetensors weights",
         )
     for path in weights:
         if not path.is_file():  # a pipe would be waited for
-            raise unreadable(path, "it is not a regular file, or a link to nothing")
+            raise unreadable(path, "it is not a regular file, or is a broken link")
         refuse_pointer_file(path)
 
 
@@ -143,7 +143,7 @@ _MOST_TENSORS = 1024  # of all files together: each may be a seek on a slow disk
 
 
 def weights_print(files: Sequence[Path]) -> str:
-    """Of the files' names, sizes, headers (names, types, shapes and places of all tensors) and samples of their data.
+    """Fingerprint of the files' names, sizes, headers (every tensor's name, type, shape and place) and data samples.
 
     Sampled are 64 KiB at start, middle and end of each file, and 4 KiB in the middle of each tensor; of more than 1024
     tensors in all, of that many, chosen by their names. Whatever trains a tensor changes nearly all of it, and is seen.

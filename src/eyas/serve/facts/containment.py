@@ -1,4 +1,4 @@
-"""What a watch does must not end it, still less the server: a failure is told once, and the watch continues without.
+"""A failure in eyas must end neither the watch nor the server: it is reported once, and the watch continues.
 
 Every part of looking, judging, showing and recording is called through a `Containment`. Signals and exits of eyas
 itself (`BaseException`) pass.
@@ -39,7 +39,7 @@ class Containment:
 
 
 def told(error: Exception) -> str:
-    """An exception in one short line: of ours what happened and why, of others its type and text."""
+    """An exception in one short line: what and why of an `EyasError`, else type and text."""
     text = " ".join(str(getattr(error, "what", error)).split())
     why = " ".join(str(getattr(error, "why", "")).split())
     head = text if why else f"{type(error).__name__}: {text}"

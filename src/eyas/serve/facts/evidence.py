@@ -81,7 +81,7 @@ class LogLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class EndpointAnswer:
     """One endpoint's answer: `code` 0 = no HTTP answer, then `failure` is "refused", "timeout" or "broken"."""
 
     code: int
@@ -194,12 +194,12 @@ class Observation:
     lines: tuple[LogLine, ...] = ()
     pending_bar: Bar | None = None
     port: Port = "unknown"
-    endpoints: Mapping[str, Answer] = field(default_factory=dict)
+    endpoints: Mapping[str, EndpointAnswer] = field(default_factory=dict)
     processes: tuple[ProcessFacts, ...] | None = None
     gpus: tuple[GpuFacts, ...] | None = None
     counters: CounterFacts | None = None
     exit: ExitFacts | None = None
-    canary: Answer | None = None
+    canary: EndpointAnswer | None = None
     identity: Identity | None = None
     log_life: LogLife = "written"
     log_written_at: float | None = None

@@ -39,7 +39,7 @@ _MAX_BYTES = 64 << 20  # of a file that is read back
 
 
 class RunFolderUnreadable(EyasError):
-    """A folder given as a run is none."""
+    """A folder given as a run is not a run folder."""
 
     code = "run-folder-unreadable"
     exit_code = ExitCode.USAGE

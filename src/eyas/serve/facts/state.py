@@ -1,4 +1,4 @@
-"""What a server can be doing, and what we saw that says so: the words that every part of `serve` and `watch` shares.
+"""The states of a server and their evidence: the types that all of `serve` and `watch` share.
 
 Knows names and shapes only: no probing, no judging, no printing. `Snapshot.as_document()` is the JSON that
 `eyas watch --json` ends with; `Event.as_document()` is one line of its event stream.
@@ -60,7 +60,7 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class PhaseProgress:
     """How far a phase is: `done` of `total` (None = unknown) in `unit`; the text is what the engine printed."""
 
     done: float
@@ -92,7 +92,7 @@ class PhaseView:
     id: str
     title: str
     role: ModelRole | None
-    progress: Progress | None
+    progress: PhaseProgress | None
     elapsed_s: float
     eta_s: float | None
     quiet_s: float

@@ -1,4 +1,4 @@
-"""What of the caller's environment a server gets: all of it; what of it is shown, and what in it would do harm."""
+"""The environment a server starts with: all of the caller's; which part is shown, and what in it would do harm."""
 
 import re
 from collections.abc import Mapping

@@ -211,7 +211,7 @@ def _require_free_port(url: str) -> None:
 
 @contextmanager
 def _key_file(flag: str | None, api_key: str | None) -> Iterator[tuple[list[str], tuple[int, ...]]]:
-    """For an engine that reads its key from no variable: a YAML file in memory that only this launch holds open.
+    """For an engine that reads its key only from a file: a YAML file in memory that only this launch holds open.
 
     On the disk is only a link to it, with the name that the engine wants (".yaml"): dead, and without the key, when
     the last process that holds the file has ended.
@@ -236,7 +236,7 @@ def _key_file(flag: str | None, api_key: str | None) -> Iterator[tuple[list[str]
 
 
 def _sweep_links() -> None:
-    """Remove what launches that were killed left: links that lead nowhere."""
+    """Remove the broken links that killed launches left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_LINKS}*"):
         with suppress(OSError):
             if folder.stat().st_uid == os.getuid() and time.time() - folder.stat().st_mtime > _OLD_LINK_S:

@@ -157,7 +157,7 @@ def _checked(answer: Any) -> dict[str, Any]:
     if found is not None and not (isinstance(found, list) and len(found) == 2 and isinstance(found[0], str)):
         raise ValueError("it did not print what a Python interpreter prints")
     if found is not None and not (isinstance(found[1], str) and found[1].strip()):
-        raise ValueError(f"the package {found[0]} has no version in its METADATA: it is not installed whole")
+        raise ValueError(f"the package {found[0]} has no version in its METADATA: its installation is incomplete")
     if origin is not None and not isinstance(origin, str):
         raise ValueError("it did not print what a Python interpreter prints")
     return answer

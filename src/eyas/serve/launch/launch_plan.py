@@ -178,7 +178,7 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
 
 
 def _as_launched(ledger: Ledger | None, answered: Sequence[str]) -> Ledger | None:
-    """The ledger without what the flags of this launch mend."""
+    """The ledger without the reasons that the flags of this launch fix."""
     if ledger is None or not answered:
         return ledger
     reasons = tuple(found for found in ledger.reasons if found.code not in answered)
@@ -254,7 +254,7 @@ def _secrets_on_the_command_line(extra: Iterable[str]) -> list[Diagnostic]:
         Diagnostic(
             code="key-on-command-line",
             severity="error",
-            what=f"{name} on the command line can be read by everybody on this machine",
+            what=f"{name} on the command line can be read by every user of this machine",
             where=f"-- {name}",
             why="`ps` shows it, and it lands in histories and logs",
             do="put the key into an environment variable and give its name: --api-key-env NAME",
@@ -280,7 +280,7 @@ def _notes(
     if aux is not None:
         notes.append(f"the target is tapped after {', '.join(map(str, aux))} layers")
     if recipe.target_headers is None:
-        notes.append("the target's headers are not at hand: its length, memory and vocabulary are not checked")
+        notes.append("eyas has no headers of the target: its length, memory and vocabulary are not checked")
     elif not recipe.target_headers.tensors:
         notes.append(
             f"no weights at {request.target_folder}: memory is not estimated, and an engine needs them to start"

@@ -71,7 +71,7 @@ def ledger_words(ledger: Ledger | None, *, is_target_known: bool = True, is_soun
 
 
 def _pattern(names: Sequence[str]) -> str:
-    """ "layers.0.*" for many names with a common beginning, else the first two."""
+    """ "layers.0.*" for many names with a common prefix, else the first two."""
     common: list[str] = []
     for parts in zip(*(name.split(".")[:-1] for name in names), strict=False):
         if len(set(parts)) > 1:

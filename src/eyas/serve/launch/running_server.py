@@ -74,7 +74,7 @@ class RunningServer:
             self._contained.run("waiting", lambda: self.clock.sleep(self.settings.poll_s), None)
 
     def _has_ended(self, snapshot: Snapshot) -> bool:
-        """The engine's own end, by its guard's word: not by what a log or an answer says."""
+        """The engine's own end as its guard reports it, not as a log or an answer says."""
         code = self._contained.run("asking whether it has ended", self.process.poll, None)
         return code is not None and (snapshot.state.is_final or self.process.is_gone)
 
@@ -93,7 +93,7 @@ class RunningServer:
         self._contained.run("showing what happened", lambda: self.view.event(event), None)
 
     def say_waiting(self, waited_s: float) -> None:
-        """Now and then while the engine ends: how long it has been asked to, and what else can be done."""
+        """Report now and then while the engine ends: how long ago it was asked to, and what the user can do."""
         if waited_s - self._said_at_s >= _SAY_EVERY_S or self._said_at_s < 0:
             self._said_at_s = waited_s
             left = max(DRAIN_DEADLINE_S - waited_s, 0)
@@ -123,7 +123,7 @@ class RunningServer:
             self.supervisor.journal.write("verdict.json", self.verdict.as_document)
         elif self.clock.now() - self._asked_at > longest:
             self._is_given_up = True
-            text = f"no verdict within {longest:.0f} s: the server's answers do not end; see --verdict-seconds"
+            text = f"no verdict within {longest:.0f} s: the answers do not end; raise --verdict-seconds to wait longer"
             self.supervisor.journal.warn(text, at=snapshot.at)
             self._say("warning", text, snapshot)
 
@@ -152,7 +152,7 @@ class RunningServer:
 
 
 def _in_background(work: "Callable[[], Verdict]") -> "Future[Verdict]":
-    """In a thread that is not waited for, so that an interrupt ends a verdict at once.
+    """Run in a daemon thread, so that an interrupt ends a verdict at once.
 
     An executor's thread would be joined when Python ends.
     """

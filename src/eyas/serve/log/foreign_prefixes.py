@@ -33,7 +33,7 @@ _MAX_PREFIX, _MAX_LEARNED, _MAX_NESTED = 200, 16, 4
 
 
 class ForeignPrefixes:
-    """One log's prefixes, as far as they are known."""
+    """The prefixes seen so far in one log."""
 
     def __init__(self) -> None:
         self._learned: list[re.Pattern[str]] = []
@@ -77,7 +77,7 @@ def _without(text: str) -> str:
 
 
 def _begin_of_engine(text: str) -> int | None:
-    """Where the first prefix of an engine stands; one before another engine's whole prefix is Ray's and not counted."""
+    """Where the first engine prefix begins; one right before another engine's whole prefix is Ray's and is skipped."""
     first = _own().search(text)
     if first is None:
         begin = text.find(TRACEBACK)  # an import that fails is all that some logs hold

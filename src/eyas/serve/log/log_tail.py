@@ -33,7 +33,7 @@ class LogUnreadable(EyasError):
 
 
 class LogTail:
-    """One file. A log that must be there when we come is old: its lines get the times that they carry.
+    """One file. A log that exists already is old: its lines keep the times printed in them.
 
     Args:
         path: the file; without `must_exist` it may come into being later, and all of it is new.
@@ -82,7 +82,7 @@ class LogTail:
         except FileNotFoundError:
             return ()
         except OSError as error:
-            self._problem = f"{self.path} cannot be read at present: {error.strerror or error}"
+            self._problem = f"{self.path} cannot be read now: {error.strerror or error}"
             return ()
 
     def _read(self, file: IO[bytes], now: float, *, is_open: bool) -> tuple[LogLine, ...]:
@@ -164,7 +164,7 @@ class LogStream:
             raise LogUnreadable(f"cannot read {path}", str(path), error.strerror or str(error), do) from error
 
     def read(self, now: float, *, is_open: bool = True) -> tuple[LogLine, ...]:
-        """What has come since the last time; at first, and after a full slice, a moment is waited for more."""
+        """What has come since the last read; the first read, and one after a full slice, waits a moment for more."""
         lines: list[LogLine] = []
         num_bytes, wait_ms = 0, _FIRST_WAIT_MS if self._is_first else 0
         while num_bytes < _HEAD_BYTES + _TAIL_BYTES and (data := self._next(wait_ms)):
@@ -210,14 +210,14 @@ def open_log(path: Path, *, must_exist: bool = True) -> "LogTail | LogStream":
 
 @dataclass(slots=True)
 class _LogTime:
-    """Times of lines that were there before us: a line without a stamp has the time of the stamped one before it.
+    """Gives times to lines written before eyas looked: a line without a stamp takes the stamp of the line before it.
 
-    Printed stamps are moved by `shift`: by a time zone where that explains why the file was last written at another
-    time, by nothing where it does not (the file is a copy). Never to later than `last_at`.
+    `shift` corrects for a log printed in another time zone: stamps are moved by it, never past `last_at`. It is 0 if no
+    time zone explains when the file was last written; the file is then a copy.
 
     Attributes:
         is_copy: the file was written long after its lines.
-        is_known: the times are real ones, not only right among themselves.
+        is_known: the times are absolute; if False, only the differences between them are right.
     """
 
     shift: float

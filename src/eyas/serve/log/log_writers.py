@@ -30,7 +30,7 @@ class LogWriters:
     _sees_all: bool = True
 
     def is_open(self, now: float) -> bool:
-        """Whether a process has it open for writing, as far as can be seen."""
+        """Whether a process that eyas can see has it open for writing."""
         status = self._status()
         if self.follow is not None or status is None or not stat.S_ISREG(status.st_mode):
             return self.follow is not False

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from eyas.serve.facts.evidence import Bar, LogLine
-from eyas.serve.facts.state import ModelRole, Progress
+from eyas.serve.facts.state import ModelRole, PhaseProgress
 from eyas.serve.log.tables import LogTable, Marker, ProgressRule
 
 DONE = ": done, continuing"
@@ -32,7 +32,7 @@ class PhaseRun:
     detail: str
     began_at: float
     ended_at: float | None = None
-    progress: Progress | None = None
+    progress: PhaseProgress | None = None
     bar_eta: float | None = None
     bar_at: float = 0.0
 
@@ -134,7 +134,7 @@ class PhaseTracker:
 
     @property
     def milestones(self) -> dict[str, float]:
-        """What a log tells of beyond phases, as sentences, with the time of each."""
+        """Events in the log beside phases, as sentences, with the time of each."""
         told = {
             "the log says that it is ready": self.ready_at,
             "the log says that it was asked to end": self.draining_at,
@@ -205,7 +205,7 @@ class PhaseTracker:
         return LineMeaning(moved=moved, began=began, says=marker.says)
 
     def _logged(self, per_position: str) -> LoggedAcceptance:
-        """The acceptance in the line that was just taken in; of how many rounds, as far as it tells."""
+        """The acceptance that the last line states, and of how many rounds if it says so."""
         shares = [number for part in per_position.split(",") if (number := _number(part)) is not None]
         rounds = self.serving.get("running", 0) * self.table.life.log_rounds
         if shares and "drafted" in self.serving:
@@ -286,7 +286,7 @@ class PhaseTracker:
             moved.add("phase")
         self._last_done = (bar.label, bar.done)
         if rule is not None and self.current.id == rule.phase:
-            self.current.progress = Progress(done=bar.done, total=bar.total, unit=rule.unit, text=bar.label)
+            self.current.progress = PhaseProgress(done=bar.done, total=bar.total, unit=rule.unit, text=bar.label)
             self.current.bar_eta, self.current.bar_at = bar.eta_s, at
         return frozenset(moved)
 

@@ -17,7 +17,7 @@ from eyas.client.address import ServerAddress, get_json, open_http
 from eyas.contract.engines.registry import ENGINES, server_api
 from eyas.errors import EyasError
 from eyas.serve.facts.containment import told
-from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, CounterFacts, Identity, Port
+from eyas.serve.facts.evidence import WITHOUT_HEALTH, CounterFacts, EndpointAnswer, Identity, Port
 from eyas.serve.facts.state import Engine
 
 # SGLang gives up on its own probe after SGLANG_HEALTH_CHECK_TIMEOUT (20 s) and answers 503: wait a little longer.
@@ -61,7 +61,7 @@ class BackgroundQuestion(Generic[Told]):
         try:
             self._latest, self.failed = self._ask(), ""
         except Exception as error:  # noqa: BLE001 - a thread must not print its traceback, nor end for good
-            self.failed = f"a question to the server failed ({told(error)}); it is asked again"
+            self.failed = f"a request to the server failed ({told(error)}); eyas sends it again"
         finally:
             self._answered_at, self._asked_at = time.monotonic(), None
 
@@ -117,12 +117,12 @@ class Endpoints:
         except OSError:
             return "unknown"
 
-    def health(self, *, is_ready: bool) -> dict[str, Answer]:
+    def health(self, *, is_ready: bool) -> dict[str, EndpointAnswer]:
         """The newest answer of /health by path. Ready servers are asked less often: each SGLang probe costs a step."""
         self._health.every_s = 5.0 if is_ready else 1.0
         answer = self._health.poll()
         if self._health.pending_s > _LONGEST_S:
-            answer = Answer(code=0, failure="timeout", elapsed_s=self._health.pending_s)
+            answer = EndpointAnswer(code=0, failure="timeout", elapsed_s=self._health.pending_s)
         if answer is None:
             return {}
         if answer.code in WITHOUT_HEALTH:
@@ -135,7 +135,7 @@ class Endpoints:
         return self._counters.poll()
 
     def identity(self) -> Identity | None:
-        """Which engine answers, once it is known; waited for a moment, so that no stranger is called ready before."""
+        """Which engine answers, once known; it waits a moment, so that a stranger is not called ready first."""
         found = self._identity.poll(wait_s=_PORT_S)
         if found is not None and found.engine in ENGINES:
             self._identity.every_s = _KNOWN_S
@@ -151,7 +151,7 @@ class Endpoints:
         """What the counters could not tell, and why."""
         return self._counter_notes
 
-    def ask(self, path: str, timeout_s: float) -> Answer:
+    def ask(self, path: str, timeout_s: float) -> EndpointAnswer:
         """GET one path."""
         import httpx
 
@@ -159,14 +159,16 @@ class Endpoints:
         try:
             with open_http(self._address, timeout_s=timeout_s) as http, http.stream("GET", path) as response:
                 code = response.status_code  # the body is not asked for: it may be without end
-            return Answer(code=code, elapsed_s=time.monotonic() - start)
+            return EndpointAnswer(code=code, elapsed_s=time.monotonic() - start)
         except httpx.ConnectError as error:
             refused = "refused" in str(error).lower() or "111" in str(error)
-            return Answer(code=0, failure="refused" if refused else "broken", elapsed_s=time.monotonic() - start)
+            return EndpointAnswer(
+                code=0, failure="refused" if refused else "broken", elapsed_s=time.monotonic() - start
+            )
         except httpx.TimeoutException:
-            return Answer(code=0, failure="timeout", elapsed_s=time.monotonic() - start)
+            return EndpointAnswer(code=0, failure="timeout", elapsed_s=time.monotonic() - start)
         except (httpx.HTTPError, httpx.InvalidURL, OSError):
-            return Answer(code=0, failure="broken", elapsed_s=time.monotonic() - start)
+            return EndpointAnswer(code=0, failure="broken", elapsed_s=time.monotonic() - start)
 
     def identify(self) -> Identity:
         """Which engine answers, by `/v1/models`' owner and `/version`; "unknown" while nothing answers."""
@@ -181,7 +183,7 @@ class Endpoints:
         return Identity(version=version, model=model, is_foreign=is_foreign)
 
     def _json(self, path: str) -> Mapping[str, Any] | None:
-        """What the route gives; None where it is not there or gives no JSON object, {} where that is not known."""
+        """The route's JSON object; None if the route is missing or gives something else, {} if it did not answer."""
         try:
             with open_http(self._address, timeout_s=3.0) as http:
                 return get_json(http, self._address, path)

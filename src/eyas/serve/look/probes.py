@@ -1,11 +1,11 @@
-"""The live `Probes`: log, processes, GPUs, port, endpoints and counters of one subject, as far as each is known."""
+"""The live `Probes`: log, processes, GPUs, port, endpoints and counters of one subject, where known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from eyas.contract.engines.registry import ENGINES
 from eyas.serve.facts.containment import Containment
-from eyas.serve.facts.evidence import Answer, ExitFacts, Identity, LogLife, LogLine, Observation, ProcessFacts
+from eyas.serve.facts.evidence import EndpointAnswer, ExitFacts, Identity, LogLife, LogLine, Observation, ProcessFacts
 from eyas.serve.facts.state import Engine
 from eyas.serve.log.log_tail import LogStream, LogTail, open_log
 from eyas.serve.log.log_writers import LogWriters
@@ -16,7 +16,7 @@ from eyas.serve.look.subject import Subject, listeners_of
 
 _NO_LINES: tuple[tuple[LogLine, ...], LogLife] = ((), "written")
 _NO_PROCESSES: tuple[tuple[ProcessFacts, ...] | None, ExitFacts | None] = (None, None)
-_NO_ANSWERS: dict[str, Answer] = {}
+_NO_ANSWERS: dict[str, EndpointAnswer] = {}
 
 
 def _nothing() -> None:
@@ -31,7 +31,7 @@ class LiveProbes:
     log: LogTail | LogStream | None
     endpoints: Endpoints | None
     gpus: GpuCounters
-    canary: "BackgroundQuestion[Answer] | None" = None
+    canary: "BackgroundQuestion[EndpointAnswer] | None" = None
     writers: LogWriters | None = None
     asks_identity: bool = False
     _began_at: float | None = None
@@ -75,7 +75,7 @@ class LiveProbes:
             missing=self._what_is_missing(),
         )
 
-    def _health(self, processes: tuple[ProcessFacts, ...] | None) -> dict[str, Answer]:
+    def _health(self, processes: tuple[ProcessFacts, ...] | None) -> dict[str, EndpointAnswer]:
         health = self.endpoints.health(is_ready=self._was_healthy) if self.endpoints is not None else {}
         return health if health and self._answers_for_us(processes) else {}
 
@@ -151,7 +151,7 @@ def live_probes(
     engine: Engine,
     version: str | None,
     api_key: str | None = None,
-    canary: Callable[[], Answer] | None = None,
+    canary: Callable[[], EndpointAnswer] | None = None,
     canary_every_s: float = 60.0,
     follow: bool | None = None,
 ) -> LiveProbes:

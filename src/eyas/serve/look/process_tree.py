@@ -93,7 +93,7 @@ def started_at(pid: int) -> float | None:
 
 
 def _title_of(process: psutil.Process) -> str:
-    """The command line as set by the process itself; for one without any, the kernel's name in brackets."""
+    """The command line as the process set it; the kernel's name in brackets if it is empty."""
     try:
         return " ".join(process.cmdline()).strip()[:200] or f"[{process.name()}]"
     except psutil.AccessDenied:

@@ -76,13 +76,13 @@ def parse(text: str, *, url: str | None = None, log: Path | None = None) -> Subj
     raise SubjectUnknown(
         f"cannot tell what {text!r} is",
         text,
-        "it is neither a URL (http://host:port), nor a process number, nor a file or run folder that is there",
-        "give one of these; for a server that is still to come, its URL",
+        "it is neither a URL (http://host:port), nor a process number, nor an existing file or run folder",
+        "give one of these; for a server that is not started yet, its URL",
     )
 
 
 def _require_url(url: str) -> str:
-    """`url`, if it has a host and a port that can be; asked for later, neither would be told apart from silence."""
+    """`url` if its host and port are valid; checked now, since later a bad URL looks like a silent server."""
     try:
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
@@ -121,7 +121,7 @@ def output_file(pid: int) -> Path | None:
 
 
 def listeners_of(port: int) -> set[int]:
-    """The processes that listen on this machine's TCP port, as far as they can be seen."""
+    """The processes that listen on this machine's TCP port; those of other users may be missing."""
     import psutil
 
     try:

@@ -78,7 +78,7 @@ class CrashReader:
         return Cause(diagnostic=unknown, exit_text=exit_text)
 
     def _root(self) -> Traceback | None:
-        """The first traceback that is neither a parent's word, nor an echo, nor a logged warning."""
+        """The first traceback that is not a parent's report, an echo or a logged warning."""
         own = [
             t for t in self._reader.tracebacks if t.exceptions and not t.is_logged_warning and not self._is_parent(t)
         ]
@@ -102,7 +102,7 @@ class CrashReader:
         return self._table.parents.search(traceback.exceptions[0]) is not None
 
     def _owner(self, traceback: Traceback) -> str:
-        """Whose traceback, if the log tells: one that has no prefix may have a heading that says it."""
+        """The process a traceback comes from, if the log says so: by its prefix, else by its heading."""
         if traceback.label:
             return traceback.label if traceback.pid is None else f"{traceback.label} (pid {traceback.pid})"
         owners = self._table.life.owners or {}
@@ -127,7 +127,7 @@ class CrashReader:
 def explain_exit(facts: ExitFacts | None, life: Life, *, self_killed: bool, core_died: bool) -> str:
     """What an exit code means for these engines; "" when it is not known."""
     if facts is None or facts.code is None:
-        return "not known (not a child of ours)" if facts is not None else ""
+        return "not known (eyas did not start it)" if facts is not None else ""
     code = facts.code
     if code == 137 and self_killed:
         return f"137: {life.self_kill}"

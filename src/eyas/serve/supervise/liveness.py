@@ -1,4 +1,4 @@
-"""Whether a server that says it is well does anything: tokens and acceptance by its own counters, over time.
+"""Whether a server that calls itself healthy makes progress: tokens and acceptance by its counters, over time.
 
 `/health` is not enough: a vLLM whose core is frozen answers 200, an SGLang with data parallelism stays green while one
 rank is stuck (sglang#29144).
@@ -60,7 +60,7 @@ class TokenProgress:
 
 
 class AcceptanceWatch:
-    """Acceptance since we began to look: a proof, an alarm when nothing is accepted or when it falls."""
+    """Acceptance since eyas began to watch: a proof, an alarm when nothing is accepted or when it falls."""
 
     def __init__(self) -> None:
         self._first: CounterFacts | None = None
@@ -91,7 +91,7 @@ class AcceptanceWatch:
 
     @property
     def accept_length(self) -> float | None:
-        """Tokens per verify pass since we began to look, bonus included; None without rounds."""
+        """Tokens per verify pass since eyas began to watch, bonus included; None without rounds."""
         window = _between(self._first, self._last)
         return 1 + window.mean if window else None
 

@@ -33,7 +33,7 @@ class LastWords:
         return self.engine == "unknown" or not self.tracker.knows_a_line
 
     def are_past(self, seen: Observation) -> bool:
-        """It is over or tells of the end: its events have its times, not ours."""
+        """The log is over or reports the end: its events take the log's times, not the watch's."""
         tracker = self.tracker
         ended = tracker.finished_at is not None or tracker.dying_at is not None
         ended |= self.has_crash_evidence and tracker.ready_at is None
@@ -58,12 +58,12 @@ def log_assessment(seen: Observation, words: LastWords) -> Assessment | None:
         return Assessment(state=StateName.STARTING, reason=f"{what} so far")
     title = tracker.title_of(tracker.current)
     if seen.log_life == "closed":
-        reason = f"the writer of the log is gone, without a goodbye; its last phase: {title}"
+        reason = f"the writer of the log is gone, without a shutdown message; its last phase: {title}"
         return Assessment(state=StateName.CRASHED, reason=reason)
     if not is_over or tracker.ready_at is not None:
         return None
     state = StateName.WARMING_UP if tracker.current.id == "warm-up" else StateName.STARTING
-    reason = f"the log ends in the midst of the start: {title} ({end}) and does not say whether the server died"
+    reason = f"the log ends during the start: {title} ({end}) and does not say whether the server died"
     following = tracker.table.phases[tracker.current.id].next
     reason += f"; next: {following}" if following else ""
     return Assessment(state=state, reason=reason)
@@ -81,11 +81,11 @@ def _goodbye(words: LastWords, end: str, *, is_over: bool) -> Assessment | None:
     has_finished = tracker.finished_at is not None
     dies = tracker.core_died and (has_finished or words.has_crash_evidence)
     if tracker.self_killed or dies or (tracker.dying_at is not None and is_over):
-        return Assessment(state=StateName.CRASHED, reason="the log tells of its death")
+        return Assessment(state=StateName.CRASHED, reason="the log reports its death")
     if has_finished and tracker.draining_at is None and words.has_crash_evidence:
-        return Assessment(state=StateName.CRASHED, reason="the log tells of a fatal error, then of the engine's end")
+        return Assessment(state=StateName.CRASHED, reason="the log reports a fatal error, then the engine's end")
     if has_finished:
-        return Assessment(state=StateName.STOPPED, reason="the log ends with the server's goodbye")
+        return Assessment(state=StateName.STOPPED, reason="the log ends with the server's shutdown message")
     if words.has_crash_evidence and tracker.ready_at is None and quiet_s >= _END_S:
         return Assessment(state=StateName.CRASHED, reason=f"the log ends with a fatal error ({end})")
     if tracker.draining_at is not None and quiet_s >= tracker.table.phases["draining"].quiet_s:

@@ -87,7 +87,7 @@ class PhaseTimes:
             self.typical = self.memory.typical(self.key)
 
     def phase_eta_s(self, run: PhaseRun, at: float) -> float | None:
-        """Till the phase ends: by its own progress bar, else by what it took before; None = not known."""
+        """Seconds until the phase ends, by its progress bar, else by earlier starts; None = not known."""
         if run.ended_at is not None:
             return None
         if run.bar_eta is not None:
@@ -95,7 +95,7 @@ class PhaseTimes:
         return max(self.typical[run.key] - (at - run.began_at), 0.0) if run.key in self.typical else None
 
     def ready_eta_s(self, run: PhaseRun, at: float) -> float | None:
-        """What the remembered starts still had before them from this phase on; None = not known."""
+        """Seconds that the remembered starts took from this phase on; None = not known."""
         names = list(self.typical)
         if run.key not in names:
             return None

@@ -1,4 +1,4 @@
-"""Where a server stands still: two samples of stacks to a kind, a model, and which rank waits for which.
+"""Where a server is stuck: from two samples of stacks to a kind, a model, and which rank waits for which.
 
 `classify` is pure: stacks come in, a `Stall` goes out. `StallWatch` takes the two samples, some seconds apart. The
 frame table is `frames.toml`.

@@ -7,7 +7,7 @@ A phase has a budget without progress, not a time limit: a server that still mov
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from eyas.serve.facts.evidence import WITHOUT_HEALTH, Answer, Observation
+from eyas.serve.facts.evidence import WITHOUT_HEALTH, EndpointAnswer, Observation
 from eyas.serve.facts.state import Assessment, Engine, StateName
 from eyas.serve.log.phases import PhaseTracker
 from eyas.serve.log.tables import Life, PhaseRule, all_lives
@@ -34,7 +34,7 @@ _STRONG = frozenset(
 _WEAK = frozenset({"cpu", "gpu-util"})
 _GRACE_S = 20.0  # between the log's "ready" and the first good answer
 _SILENT_PORT_S = 60.0  # SGLang answers /health after 20 s at the latest, vLLM at once
-_NO_ENGINE = "no engine that eyas knows answers so; is the port right?"
+_NO_ENGINE = "no engine that eyas knows answers like this; is the port right?"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class StateRules:
         return now - self.strong_at
 
     def budget_s(self, now: float) -> float:
-        """How long that may last here: longer while something at least spins."""
+        """How long this phase may be quiet: longer while a process uses the CPU or GPU."""
         rule, scale = self.rule, self.patience.scale
         spins = now - self.weak_at < rule.quiet_s * scale and self.weak_at > self.strong_at
         return (rule.busy_s if spins else rule.quiet_s) * scale
@@ -194,11 +194,11 @@ class StateRules:
         if (tracker.self_killed or tracker.core_died) and seen.port != "refused":
             there = "; its process is still there" if seen.processes else ""
             there = there or ("; its port is still open" if seen.port == "open" else "")
-            return Assessment(state=StateName.UNHEALTHY, reason=f"the log tells of the engine's death{there}")
+            return Assessment(state=StateName.UNHEALTHY, reason=f"the log reports the engine's death{there}")
         if tracker.dying_at is not None and not self.log_only:
             return Assessment(state=StateName.UNHEALTHY, reason="the engine is dying: it ends its processes")
         if self.stop_asked or tracker.draining_at is not None:
-            by = "we asked it to end" if self.stop_asked else "the log says that it shuts down"
+            by = "eyas asked it to end" if self.stop_asked else "the log says that it shuts down"
             return Assessment(state=StateName.DRAINING, reason=by)
         if tracker.finished_at is not None:
             return Assessment(state=StateName.DRAINING, reason="the log says that the engine ends its processes")
@@ -230,7 +230,7 @@ class StateRules:
             return self._after_503(seen)
         if self.ever_healthy:
             return self._was_healthy(seen, health)
-        if health.code in WITHOUT_HEALTH and seen.endpoints.get("/v1/models", Answer(code=0)).code == 200:
+        if health.code in WITHOUT_HEALTH and seen.endpoints.get("/v1/models", EndpointAnswer(code=0)).code == 200:
             return self._alive(seen, "/v1/models answers 200 (/health is closed or missing)", None)
         return None
 
@@ -256,7 +256,7 @@ class StateRules:
             )
         return Assessment(state=StateName.UNHEALTHY, reason="/health answers 503 after it had been ready")
 
-    def _was_healthy(self, seen: Observation, health: Answer) -> Assessment:
+    def _was_healthy(self, seen: Observation, health: EndpointAnswer) -> Assessment:
         sick = seen.at - (self._sick_since if self._sick_since is not None else seen.at)
         if health.failure == "refused" and seen.processes is None:
             return Assessment(
@@ -281,8 +281,8 @@ class StateRules:
             return Assessment(state=verdict.state, reason=verdict.reason, warnings=(*verdict.warnings, warning))
         return verdict
 
-    def _alive(self, seen: Observation, why: str, health: Answer | None) -> Assessment:
-        """Serving, by its own word: but does a token come?"""
+    def _alive(self, seen: Observation, why: str, health: EndpointAnswer | None) -> Assessment:
+        """Judge a server that calls itself ready: do tokens come?"""
         warnings: list[str] = []
         if health is not None and health.elapsed_s < self._life.constant_health_s:
             warnings.append("/health answers at once: it seems to be switched to a constant 200 and proves nothing")
@@ -318,7 +318,7 @@ class StateRules:
             return Assessment(state=StateName.STALLED, reason=why, suspects_stall=True)
         if self.engine == "unknown" and not self.tracker.knows_a_line and is_other_program(seen):
             names = sorted({p.name for p in seen.processes or ()})[:4]
-            reason = f"{', '.join(names)}: not an engine that eyas knows, and nothing of one in its processes"
+            reason = f"{', '.join(names)}: this program is not an engine that eyas knows"
             return Assessment(state=StateName.NO_ENGINE, reason=reason)
         odd = self._strangers.odd_answer(seen)
         if odd and is_url_only and self._strangers.are_foreign(seen):
@@ -335,7 +335,7 @@ class StateRules:
         return Assessment(state=state, reason=odd or self._latest_move(seen.at))
 
     def _is_url_alone(self, seen: Observation) -> bool:
-        """No process and no line of a log vouches for what answers there, not even for what answered before."""
+        """Only the URL is known: no process or log line, now or earlier, shows that an engine answers there."""
         return seen.processes is None and not self.log_only and not self.tracker.knows_a_line
 
     def _knows_url_only(self, seen: Observation) -> bool:
@@ -344,7 +344,7 @@ class StateRules:
 
     # ------------------------------------------------------------------ words
 
-    def _health(self, seen: Observation) -> Answer | None:
+    def _health(self, seen: Observation) -> EndpointAnswer | None:
         return seen.endpoints.get("/health")
 
     def _latest_move(self, now: float) -> str:
@@ -370,7 +370,7 @@ class StateRules:
         """What did not move, each with how long: the evidence of a stall."""
         moves = sorted((kind, move) for kind, move in self.last_moves.items() if kind != "first-look")
         rows = [f"{kind}: last {now - at:.0f} s ago ({words})" for kind, (at, words) in moves]
-        return tuple(rows) or ("nothing has moved since we began to look",)
+        return tuple(rows) or ("nothing has moved since eyas began to watch",)
 
 
 def _rank_labels() -> tuple[str, ...]:

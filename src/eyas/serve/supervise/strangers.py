@@ -1,4 +1,4 @@
-"""What answers or runs where an engine was looked for, and is not one: other servers, silent ports, programs."""
+"""Other servers, silent ports and programs found where an engine was expected."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ _HOSTS = ("python", "pypy", "bash", "sh", "docker", "containerd", "tini", "srun"
 
 @dataclass(slots=True)
 class Strangers:
-    """Remembers since when the answers are odd, and since when there is none."""
+    """Remembers since when answers have come from a stranger, and since when none has come."""
 
     _odd_since: float | None = None
     _silent_since: float | None = None
@@ -29,7 +29,7 @@ class Strangers:
         return f"a server listens there, but {told}"
 
     def are_foreign(self, seen: Observation) -> bool:
-        """No engine, nor a proxy before one, answers so: routes that are not there, redirects, no HTTP at all."""
+        """Answers that neither an engine nor its proxy gives: missing routes, redirects, no HTTP at all."""
         codes = [answer.code for answer in seen.endpoints.values()]
         if codes[0] in WITHOUT_HEALTH and len(codes) == 1:
             return False  # its /v1/models has not answered yet
@@ -46,7 +46,7 @@ class Strangers:
 
 
 def is_other_program(seen: Observation) -> bool:
-    """A process that was named and is not an engine's: no host of one (Python, a launcher), no title, no answer."""
+    """Whether the named process is not an engine: not Python or a launcher, without an engine's title or answer."""
     if not seen.processes or seen.endpoints:
         return False
     titles = [process.title.lower().replace("-", "") for process in seen.processes]

@@ -54,7 +54,7 @@ class Supervisor:
     """Judges one server.
 
     Args:
-        engine, version: as far as known; they choose the marker table. "unknown" is found out from the log or URL.
+        engine, version: they select the marker table. "unknown": found out from the log or URL.
         probes: how to look. stacks: how to take stacks, None = never (a URL, a log).
         patience: how long to wait before something is called a stall.
         log_only: only a log is known. has_log: whether a log is known at all.
@@ -138,7 +138,7 @@ class Supervisor:
         has_evidence = contained.run("reading tracebacks", lambda: self._crash.has_evidence, False)
         found = self._rules.decide(seen, has_crash_evidence=has_evidence)
         contained.run("noting the phase", lambda: self._note_http(found, seen), None)
-        # A stall that cannot be looked into is one all the same.
+        # A stall whose stacks cannot be read is still a stall.
         found = contained.run("taking stacks", lambda: self._confirmed(found, seen), found)
         snapshot = self._snapshot(found, seen)
         contained.run("telling the state", lambda: self._announce(snapshot), None)
@@ -173,7 +173,7 @@ class Supervisor:
                 self.journal.listeners.remove(on_event)
 
     def _sleep(self, seconds: float, stop_when: Callable[[], bool]) -> None:
-        """Until the next look; a long pause is broken off when the watch is to end."""
+        """Sleep until the next look; a long pause stops early when the watch must end."""
         end = self.clock.now() + seconds
         while (left := end - self.clock.now()) > 0 and not stop_when():
             self.clock.sleep(min(left, _NAP_S))
@@ -185,7 +185,7 @@ class Supervisor:
         self.journal.tell("proof", proof.text, data, at=self.clock.now())
 
     def note_stop_asked(self) -> None:
-        """To be called before the server is stopped: its end is then not a crash."""
+        """Call this before stopping the server: its end is then not a crash."""
         self._rules.stop_asked = True
         self.journal.tell("stop", "asked to stop", {}, at=self.clock.now())
 
@@ -250,14 +250,14 @@ class Supervisor:
             self.journal.warn(note, at=at)
 
     def _told_at(self, now: float) -> float:
-        """Now; of a log that is over, the time of its last line: what it tells does not happen while we read it."""
+        """Now; for a log that is over, the time of its last line, since its events happened then."""
         last_line_at = self._rules.last_line_at
         if not self._is_past or last_line_at is None:
             return now
         return last_line_at if self._last is None else max(last_line_at, self._last.at)  # time never goes back
 
     def _find_engine(self, seen: Observation) -> None:
-        """Learn the engine from its first words, and read what it said before once more with the right table."""
+        """Find out the engine from its first log lines, and parse those lines again with its own table."""
         early = self._early
         self._early = [*early, *seen.lines][:_EARLY_LINES]
         said = next((name for line in seen.lines if (name := engine_of_line(line.message)) is not None), None)
@@ -370,7 +370,7 @@ class Supervisor:
         )
 
     def _has_told_cause(self) -> bool:
-        """It has not ended yet, but why it will is known."""
+        """Whether the cause of the coming end is known while the server still runs."""
         return self._tracker.core_died and self._crash.has_evidence
 
     def _cause(self, seen: Observation) -> Cause:

@@ -220,7 +220,7 @@ def _picture(snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> "RenderableType"
 def textfile_of(snapshot: Snapshot) -> str:
     """The text: one gauge a fact, every state with 0 or 1."""
     labels = f'engine="{_escape(snapshot.engine)}",version="{_escape(snapshot.version or "")}"'
-    rows = ["# HELP eyas_watch_state The state of the watched server: 1 for the one that holds."]
+    rows = ["# HELP eyas_watch_state The state of the watched server: 1 for the current one, 0 for the others."]
     rows += ["# TYPE eyas_watch_state gauge"]
     rows += [f'eyas_watch_state{{{labels},state="{s}"}} {int(s is snapshot.state)}' for s in StateName]
     rows += _gauge("eyas_watch_seen_timestamp_seconds", "When the watcher last looked.", snapshot.at)
@@ -228,7 +228,7 @@ def textfile_of(snapshot: Snapshot) -> str:
     rows += _gauge("eyas_watch_warnings", "Standing warnings.", len(snapshot.warnings))
     if snapshot.phase is not None:
         rows += [
-            "# HELP eyas_watch_phase The start-up phase that holds.",
+            "# HELP eyas_watch_phase The current start-up phase.",
             "# TYPE eyas_watch_phase gauge",
             f'eyas_watch_phase{{{labels},phase="{snapshot.phase.id}",role="{snapshot.phase.role or ""}"}} 1',
         ]

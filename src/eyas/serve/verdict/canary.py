@@ -100,7 +100,7 @@ def _template(folder: Path, config: dict[str, object]) -> str:
     if isinstance(given, list):
         given = next((t["template"] for t in given if t.get("name") == "default"), None)
     if not isinstance(given, str):
-        raise ValueError("chat_template is not a text")
+        raise ValueError("chat_template is not a string")
     return given
 
 

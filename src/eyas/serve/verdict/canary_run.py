@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from eyas.client import counters
 from eyas.client.address import AnswerEndless, ServerAddress
 from eyas.client.generate import generate
-from eyas.client.server_api import Counters, Generation, GenerationOptions, Prompt
+from eyas.client.server_api import Counters, GenerationOptions, Prompt, ServerAnswer
 from eyas.decode.accept_length import Acceptance
 from eyas.errors import EyasError
 from eyas.serve.verdict.canary import loops
@@ -87,7 +87,7 @@ def run_canaries(
     before = _reading(http, address)
     deadline = clock() + options.max_seconds
     generation = GenerationOptions(max_new_tokens=options.max_new_tokens, depth=options.num_draft_tokens)
-    answers: list[Generation] = []
+    answers: list[ServerAnswer] = []
     error: EyasError | None = None
     source = cycle(prompts)
     with ThreadPoolExecutor(options.concurrency) as pool:
@@ -114,7 +114,7 @@ def _result(
     http: "httpx.Client",
     address: ServerAddress,
     before: Counters | None,
-    answers: list[Generation],
+    answers: list[ServerAnswer],
     error: EyasError | None,
     rank: int | None,
     options: CanaryOptions,
@@ -183,9 +183,9 @@ def _settled(
     return last
 
 
-def _has_counts(answers: list[Generation]) -> bool:
+def _has_counts(answers: list[ServerAnswer]) -> bool:
     return any(a.counts.acceptance is not None for a in answers)
 
 
-def _rounds(answers: list[Generation], options: CanaryOptions) -> int:
+def _rounds(answers: list[ServerAnswer], options: CanaryOptions) -> int:
     return sum(a.counts.acceptance.rounds for a in answers if a.counts.acceptance is not None)

@@ -40,7 +40,7 @@ class ExpectedAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Divergence:
+class AnswerDivergence:
     """The first token in which an answer differs from the expected one.
 
     Attributes:
@@ -60,7 +60,7 @@ class Divergence:
 
     @property
     def is_wrong(self) -> bool:
-        """The served target itself would not have said `got`: speculation changed the answer."""
+        """The served target itself would not have chosen `got`: speculation changed the answer."""
         return self.regret_nats is not None and self.regret_nats >= NEAR_TIE_NATS
 
     @property
@@ -87,12 +87,12 @@ class Losslessness:
     num_compared: int
     num_equal: int
     num_tokens: int
-    divergences: tuple[Divergence, ...] = ()
+    divergences: tuple[AnswerDivergence, ...] = ()
     note: str = ""
 
     @property
     def is_broken(self) -> bool:
-        """Some answer is not what the served target itself would say."""
+        """Whether an answer differs from what the served target itself would generate."""
         return any(d.is_wrong for d in self.divergences)
 
     def __str__(self) -> str:
@@ -149,7 +149,7 @@ def compare_answers(
         ServerUnreachable, ServerRefused: the server does not answer.
     """
     end = time.monotonic() + max_seconds
-    divergences: list[Divergence] = []
+    divergences: list[AnswerDivergence] = []
     compared = agreed = 0
     with ThreadPoolExecutor(concurrency) as pool:
         for start in range(0, len(expected), concurrency):
@@ -187,12 +187,12 @@ def _divergence(
     want: ExpectedAnswer,
     answer: Sequence[int],
     place: int,
-) -> Divergence:
+) -> AnswerDivergence:
     wanted = want.response_ids[place] if place < len(want.response_ids) else None
     got = answer[place] if place < len(answer) else None
     prefix = (*want.prompt_ids, *want.response_ids[:place])
     gap, regret = _weigh(http, address, prefix, wanted, got)
-    return Divergence(row=row, position=place, expected=wanted, got=got, gap_nats=gap, regret_nats=regret)
+    return AnswerDivergence(row=row, position=place, expected=wanted, got=got, gap_nats=gap, regret_nats=regret)
 
 
 def first_difference(expected: Sequence[int], got: Sequence[int]) -> int | None:
@@ -242,7 +242,7 @@ def _openai_logprobs(answer: Mapping[str, Any]) -> dict[int, float]:
     return {int(name): float(value) for name, value in named.items() if name.isdigit()}
 
 
-def _describe(divergence: Divergence) -> str:
+def _describe(divergence: AnswerDivergence) -> str:
     place = f"row {divergence.row}, token {divergence.position}"
     words = f"{place}: {divergence.expected} expected, {divergence.got} got"
     if divergence.gap_nats is None or divergence.regret_nats is None:

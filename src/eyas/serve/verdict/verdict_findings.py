@@ -42,7 +42,7 @@ def verdict_findings(
     options: CanaryOptions,
     context: VerdictContext,
 ) -> Iterator[Diagnostic]:
-    """What is wrong with what was seen, in no order.
+    """Everything wrong in the observations, unordered.
 
     Args:
         pooled: counts of all ranks together.

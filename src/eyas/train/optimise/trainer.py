@@ -39,7 +39,7 @@ class DataWait:
 
     @classmethod
     def of(cls, device: torch.device) -> "DataWait":
-        """For the work given to `device` by this thread; a CPU is always idle meanwhile."""
+        """An idle clock for the work this thread gives to `device`; a CPU counts as idle throughout."""
         if device.type != "cuda":
             return cls(lambda: True)
         return cls(lambda: torch.cuda.current_stream(device).query())
@@ -70,7 +70,7 @@ class Trainer:
         ranks: the processes that train together; each gets the whole batch and takes its share.
         shards: of the draft, where the ranks divide its weights; None where each has all of them.
         clock: entered around each phase of a step.
-        record: records a micro-batch's work, where `why_not_captured` allows it; None computes each one anew.
+        record: records a micro-batch's work, where `why_not_captured` allows it; None runs each one without a graph.
 
     Attributes:
         data_wait: how long the device waited for rows; the caller adds the time to fetch them.

@@ -53,7 +53,7 @@ class AnswersCheck:
 
     @property
     def is_too_few(self) -> bool:
-        """The answers do not look foreign, but so few tokens could hide it by chance."""
+        """The answers look like the target's own, but there are too few tokens to be sure."""
         chance = _ERRORS * _SPREAD / max(1, self.num_tokens) ** 0.5
         return not self.is_foreign and self.num_tokens < _ENOUGH and self.nll - self.entropy + chance > _FOREIGN
 
@@ -135,7 +135,7 @@ def _figures(target: Target, row: TokenRow) -> Tensor:
 
 
 def _is_foreign_alone(figures: Tensor) -> bool:
-    """Whether one row's tokens are less likely than chance allows for the target's own."""
+    """Whether a row's tokens are too unlikely for the target to have written them."""
     excess = figures[:, 0] - figures[:, 1]
     if len(excess) < 2:
         return False
@@ -174,7 +174,7 @@ class TeacherCheck:
 
     def __str__(self) -> str:
         return (
-            f"teacher: the recomputed head has the model's own first choice at {self.same_argmax:.1%} of"
+            f"teacher: the recomputed head has the model's own argmax at {self.same_argmax:.1%} of"
             f" {self.num_tokens} positions (largest difference of a logit {self.largest_difference:.2g})"
         )
 

@@ -242,7 +242,7 @@ def run_identity(
 
     Args:
         weights: fingerprint of the target's weights.
-        dtype: in which the target computes.
+        dtype: that the target computes in.
         init_from: fingerprint of the draft it starts from.
     """
     options = {name: value for name, value in asdict(config).items() if name not in _DECIDE_NOTHING}

@@ -50,7 +50,7 @@ def plan_batches(lengths: Sequence[int], config: TrainConfig, batch_tokens: int)
 
 
 def _passes(lengths: Sequence[int], config: TrainConfig) -> int:
-    """Passes over the rows, as far as they are known before they are laid out."""
+    """Number of passes over the rows, if it is known before batches are planned."""
     if config.steps is not None:
         return 0
     return config.epochs if config.tokens is None else config.tokens // max(1, sum(lengths))

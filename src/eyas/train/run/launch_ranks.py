@@ -86,7 +86,7 @@ def train_on(
         raise TrainConfigInvalid(
             "--device names one GPU, and --gpus asks for several",
             f"--device {request.device} --gpus {num_ranks}",
-            "each process takes the GPU of its own number",
+            "each rank takes the GPU with its own number",
             "give --device cuda; CUDA_VISIBLE_DEVICES chooses the GPUs",
         )
     request.placement(num_ranks - 1)  # raises where there are fewer GPUs
@@ -134,7 +134,7 @@ def _read(file: IO[bytes]) -> Any:
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """A process started inside is born with Ctrl-C, SIGTERM and SIGHUP held back: they go to its whole group."""
+    """Processes started inside begin with Ctrl-C, SIGTERM and SIGHUP blocked: these signals go to the whole group."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -186,7 +186,7 @@ def _follow(processes: Sequence[SpawnProcess], is_asked: Callable[[], bool], sto
 
 
 def _raise_cause(ends: Sequence[Any], exit_codes: Sequence[int | None]) -> None:
-    """Errors on purpose say most. A death without a word is the cause of the crashes of its peers."""
+    """The error to report: an `EyasError` first, then a rank that died silently (its peers crash because of it)."""
     for end in ends:
         if isinstance(end, EyasError):
             raise end
@@ -206,7 +206,7 @@ def _died(rank: int, why: str) -> RankDied:
         f"rank {rank} ended before the run did",
         f"rank {rank}",
         why,
-        "run the same command again: it resumes from the last checkpoint; a SIGKILL is often the system's memory",
+        "run the same command again: it resumes from the last checkpoint; SIGKILL often means that memory ran out",
     )
 
 

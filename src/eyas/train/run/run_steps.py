@@ -159,7 +159,7 @@ class _Run:
         return is_read and any(ranks.gather(self.is_asked()))
 
     def _is_checkpoint_due(self, is_read: bool, is_stopped: bool) -> bool:
-        """By the first rank's clock. With shards all ranks write, so they ask it, but only where they wait anyway."""
+        """Whether a checkpoint is due, by the first rank's clock. With shards all ranks ask it, where they wait."""
         is_old = is_stopped or time.monotonic() - self.last_kept >= self.keep.every_s
         is_due = self.keep.every_s > 0 and is_old
         if self.trainer.shards is None:

@@ -210,7 +210,7 @@ def _fingerprints(folder: Path) -> dict[str, str]:
 
 
 def _require_unchanged(folder: Path, state: CheckpointState) -> None:
-    """Refuse files that differ from those written: one flipped bit would give another draft in silence."""
+    """Refuse files that differ from those written: one flipped bit would silently give another draft."""
     found = _fingerprints(folder) if state.fingerprints else {}
     changed = sorted(name for name in {*found, *state.fingerprints} if found.get(name) != state.fingerprints.get(name))
     if changed:

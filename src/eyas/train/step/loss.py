@@ -25,7 +25,7 @@ def kl(logits: Tensor, log_probs: Tensor, log_mass: Tensor, argmax: Tensor) -> T
 
 
 def ce(logits: Tensor, log_probs: Tensor, log_mass: Tensor, argmax: Tensor) -> Tensor:
-    """Cross entropy against the target's first choice, in nats."""
+    """Cross-entropy with the target's argmax, in nats."""
     return F.cross_entropy(logits.float(), argmax, reduction="none")
 
 

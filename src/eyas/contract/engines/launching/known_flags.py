@@ -65,7 +65,7 @@ class FlagTable:
         return KnownFlags(table=self, version=version, names=names, source=source, is_certain=exact)
 
     def last_version_with(self, flag: str) -> str | None:
-        """The last version with a flag that newer ones lack; None if it never was or still is there."""
+        """The last version with a flag that newer ones lack; None if no version had it or the newest has it."""
         ends = [span.partition("..")[2] for span in self.spans.get(flag, ())]
         return ends[-1] if ends and ends[-1] else None
 

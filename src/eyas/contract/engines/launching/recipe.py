@@ -28,7 +28,7 @@ class Launch:
         environment: variables that must be set.
         notes: hints in words (lengths, attention backend, mapping of K).
         files: name -> text of the files that `flags` name, for an engine that takes settings from a file.
-        answers: codes of findings of `check` that these flags and variables mend.
+        answers: codes of findings of `check` that these flags and variables fix.
     """
 
     flags: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftLaunch:
-    """A draft as far as a launch depends on it, its target, and what is wished for.
+    """What the launch flags depend on: the draft, its target, and the user's options.
 
     Attributes:
         draft: as the engine shall be given it.
@@ -102,7 +102,7 @@ class DraftLaunch:
         rules: LoadRules | None,
         counting: Counting,
     ) -> "DraftLaunch":
-        """The launch of a draft that eyas can read, nothing special wished for."""
+        """The launch of a draft that eyas can read, with default options."""
         spec = reading.spec
         return cls(
             engine=engine,
@@ -128,7 +128,7 @@ class DraftLaunch:
 
     @classmethod
     def of_headers(cls, engine: EngineVersion, draft: str, headers: Checkpoint, counting: Counting) -> "DraftLaunch":
-        """The launch of a draft that eyas cannot read, as far as its config says something."""
+        """The launch of a draft that eyas cannot read, from what its config says."""
         config, length = headers.config, config_length(headers)
         ropes = [r for r in (config.get("rope_scaling"), config.get("rope_parameters")) if isinstance(r, Mapping)]
         kinds = (rope.get("rope_type", rope.get("type")) for rope in ropes)
@@ -207,7 +207,7 @@ def trust_words(recipe: Recipe) -> tuple[list[str], list[str]]:
 
 
 def _is_parallel(reading: DraftReading) -> bool:
-    """It proposes all tokens in one pass: P-EAGLE, in speculators' format or with its mask state and mask token."""
+    """Whether the draft proposes all tokens in one pass: P-EAGLE, by its speculators config or its mask token."""
     config = reading.checkpoint.config
     has_mask = "mask_hidden" in reading.spec.tensors and any(config.get(k) is not None for k in MASK_TOKEN_KEYS)
     return config.get("speculators_model_type") == "peagle" or has_mask

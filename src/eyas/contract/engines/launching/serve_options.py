@@ -1,4 +1,4 @@
-"""What `eyas serve` can be told, and how K, steps and top-k read in each engine's counting."""
+"""The options of `eyas serve`, and K, steps and top-k in each engine's own counting."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -152,7 +152,7 @@ class Counting:
 
     def __str__(self) -> str:
         steps, topk, nodes = self.sglang
-        vllm = f"num_speculative_tokens {self.vllm}" if self.vllm else "no such thing (chains only)"
+        vllm = f"num_speculative_tokens {self.vllm}" if self.vllm else "not available (chains only)"
         return (
             f"K = {self.num_draft_tokens} drafts per verify pass (bonus excluded)\n"
             f"  in SGLang: steps {steps}, top-k {topk}, num-draft-tokens {nodes} (root included)\n"

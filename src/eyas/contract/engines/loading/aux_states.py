@@ -1,4 +1,4 @@
-"""Which aux states an engine captures for a draft, and what it costs when they are not those it was trained on."""
+"""Which aux states an engine captures for a draft, and what happens if the draft was trained on others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

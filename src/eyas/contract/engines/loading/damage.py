@@ -54,7 +54,7 @@ def _leaf(name: str) -> str:
 
 
 def _leaves(parameter: ParameterEntry) -> set[str]:
-    """Ends of the tensor names that could fill it: of a fused one, those of its parts."""
+    """Suffixes of the tensor names that could fill it; for a fused parameter, those of its parts."""
     leaf = _leaf(parameter.name)
     return {leaf} | {leaf.replace(whole, f"{part}_proj") for whole, parts in _FUSED.items() for part in parts}
 

@@ -47,7 +47,7 @@ def judge(
 
     Args:
         reading: the draft as understood (for the boundaries it was trained on); None when it could not be read.
-        target: None = hooks, depth and sharing are judged as far as they go without.
+        target: None = hooks, depth and sharing are judged only where the target does not matter.
         runner: the engine's model runner; None where it has only one.
         algorithm: of the launch; EAGLE is what a user asks for by mistake.
     """

@@ -1,4 +1,4 @@
-"""What an engine makes of each config key: read, without effect, or a switch that it silently does not have."""
+"""What an engine does with each config key: reads it, ignores it, or silently lacks the switch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -42,7 +42,7 @@ def key_fates(rules: LoadRules, config: Mapping[str, Any]) -> tuple[KeyEntry, ..
         elif is_speculators and key in _SPECULATORS_READ:
             found.append(KeyEntry(key=key, fate="read", remark="translated to the draft's own config"))
         elif is_speculators and key in ("tie_word_embeddings", "architectures"):
-            found.append(KeyEntry(key=key, fate="inert", remark="the translation takes no notice of it"))
+            found.append(KeyEntry(key=key, fate="inert", remark="the translation ignores it"))
         else:
             found.append(_fate(rules, key, value, nested=False))
     return tuple(found)
@@ -72,7 +72,7 @@ def _fate(rules: LoadRules, key: str, value: Any, *, nested: bool) -> KeyEntry:
 
 
 def _lost_switch(rules: LoadRules, key: str, value: Any) -> str:
-    """Why a switch that is set has no effect here; "" when it has, or when it is off anyway."""
+    """Why a switch that is set has no effect here; "" if it has one, or if it is off."""
     if not value:
         return ""
     if key == "norm_before_residual" and not rules.reads_residual:

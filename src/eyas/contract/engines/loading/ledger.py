@@ -185,7 +185,7 @@ class Ledger:
 
     @property
     def starts(self) -> bool:
-        """The engine gets as far as serving."""
+        """The engine starts and serves."""
         return self.verdict in ("ok", "silent-damage")
 
     @property
@@ -216,7 +216,7 @@ class Ledger:
 
     @property
     def stages(self) -> dict[Stage, tuple[Verdict, DamageSeverity | None]]:
-        """Verdict and severity of each stage by itself: what a later one would be if the earlier were mended."""
+        """Verdict and severity of each stage by itself, as if the earlier stages had no fault."""
         parts: tuple[Stage, ...] = ("start", "load", "capture")
         return {stage: verdict_of([r for r in self.reasons if r.stage == stage]) for stage in parts}
 

@@ -1,4 +1,4 @@
-"""The form of a load rule set: what one loader class of one engine version does with names, shapes and keys. Data only.
+"""The fields of a load rule set: what a loader class of one engine version does with names, shapes and keys. Data only.
 
 Each engine's folder holds its sets (`rules.toml`); `runtime_parameters.py` and `load_tensors.py` apply them.
 """

@@ -45,7 +45,7 @@ class SeenConfig:
         return path in self.values
 
     def size(self, key: str) -> int:
-        """A positive size; 0 when it is missing or no number (then nothing can be said of shapes)."""
+        """A positive size; 0 if it is missing or not a number (shapes are then unknown)."""
         value = self.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 40 else 0
 

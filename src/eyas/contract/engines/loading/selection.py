@@ -82,7 +82,7 @@ def stops(
     meant: LoadRules | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Selection:
-    """A selection that ends here, with its reason; `meant`: rules that hold for `config` once that is mended."""
+    """A refused selection with its reason; `meant`: the rules that apply to `config` once that is fixed."""
     found = reason(code=code, verdict=verdict, what=what, where=where, why=why, do=do)
     seen = SeenConfig(values=config or {}, model_type="kimi_k2" if meant and meant.kind == "mla" else "llama")
     return Selection(reasons=(found,), class_name=class_name, rules=meant, config=seen)

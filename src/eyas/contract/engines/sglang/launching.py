@@ -50,7 +50,7 @@ class SGLangLaunching:
         self.flags = FlagTable.load(engine.name, engine.folder)
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
-        """The draft's part, for somebody's own command."""
+        """The draft's flags alone, to add to a command that the user wrote."""
         steps, _, nodes = draft.counting.sglang
         named, needed, environment, notes = _draft_flags(draft)
         counting = f"K = {steps} drafts per pass: num-steps {steps}, num-draft-tokens {nodes}"

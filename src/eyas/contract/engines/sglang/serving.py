@@ -22,10 +22,10 @@ from eyas.client.prometheus import Sample, parse, total
 from eyas.client.server_api import (
     MOST_POSITIONS,
     Counters,
-    Generation,
     GenerationOptions,
     Prompt,
     RequestCounts,
+    ServerAnswer,
     ServerApi,
 )
 from eyas.contract.engines.version import at_least
@@ -108,10 +108,10 @@ class GenerateStream:
             self._times.append(at_s)
             self._tokens.append(len(self._ids) - before)
 
-    def result(self, total_s: float) -> Generation:
+    def result(self, total_s: float) -> ServerAnswer:
         """The answer, after the stream ended."""
         reason = self._meta.get("finish_reason")
-        return Generation(
+        return ServerAnswer(
             text=self._text,
             output_ids=tuple(self._ids) if self._ids else None,
             num_prompt_tokens=self._meta.get("prompt_tokens"),

@@ -44,7 +44,7 @@ class TensorRTLLMLaunching:
         self.flags, self._hooks = FlagTable.load(engine.name, engine.folder), engine.loading.hooks
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
-        """The draft's part, for somebody's own command."""
+        """The draft's flags alone, to add to a command that the user wrote."""
         return Launch(
             flags=("--config", CONFIG_FILE),
             files={CONFIG_FILE: config_text(draft)},
@@ -89,10 +89,10 @@ class TensorRTLLMLaunching:
             yield finding(
                 "option-not-supported",
                 "error",
-                f"{name} cannot be had with TensorRT-LLM through eyas",
+                f"{name} cannot be set for TensorRT-LLM through eyas",
                 name,
-                "trtllm-serve drafts chains, checks no key, takes the quantisation from the checkpoint, and needs an"
-                " MPI launcher of its own for several machines",
+                "trtllm-serve drafts chains, checks no key, takes the quantisation from the checkpoint, and needs a"
+                " separate MPI launcher for several machines",
                 f"leave {name} out",
                 engine=engine,
             )
@@ -123,7 +123,7 @@ class TensorRTLLMLaunching:
                 f" {length}; serve {length} at most, or write max_position_embeddings: {asked} in its config"
             )
         if draft.target_class and draft.target_class not in self._hooks:
-            notes.append(f"whether {draft.target_class} can be tapped was not read")
+            notes.append(f"whether {draft.target_class} can be tapped is not known")
         return tuple(notes)
 
 
@@ -172,7 +172,7 @@ def _own_config(extra: Sequence[str], engine: str) -> tuple[str, tuple[str, ...]
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            why, do = f"{type(error).__name__}: it cannot be read", "give a file that is there"
+            why, do = f"{type(error).__name__}: it cannot be read", "give the path of a file that exists"
         else:
             if (ours := _OURS.search(text)) is None:
                 continue

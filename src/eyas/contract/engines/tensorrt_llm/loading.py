@@ -58,7 +58,7 @@ class TensorRTLLMLoading:
                 "config.json has no architectures",
                 f"{where}: config.json: architectures",
                 "the weight mapper is looked up by architectures[0]: TypeError after the target's weights were loaded;"
-                " which name stands there does not matter",
+                " any name will do",
                 Edit("architectures", ["LlamaForCausalLMEagle3"]),
                 verdict="crash",
                 class_name=_CLASS,
@@ -89,7 +89,7 @@ class TensorRTLLMLoading:
         return AuxCapture(boundaries=tapped, source="eagle3_layers_to_capture of the launch")
 
     def aux_remedy(self, trained: tuple[int, ...], runner: str | None, where: str) -> Remedies:
-        """There is nothing to write: only what a set of layers cannot say differs."""
+        """Nothing to write: boundaries differ only where a set of layers cannot express them."""
         return "train on increasing boundaries without the embedding (0), or serve the draft with another engine"
 
     def hook_fault(self, engine: EngineVersion, hook: TargetHook) -> tuple[Verdict, str, str] | None:

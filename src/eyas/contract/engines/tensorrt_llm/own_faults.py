@@ -13,12 +13,12 @@ _MAP = "model.d2t"
 
 
 def own_faults(draft: LoadedDraft) -> list[Reason]:
-    """All of them; () for a draft that this loader takes as it is."""
+    """All of these faults; () for a draft that this loader accepts."""
     return [*_missing(draft), *_tied_head(draft), *_activation(draft)]
 
 
 def _missing(draft: LoadedDraft) -> Iterable[Reason]:
-    """A crash for every parameter that may not stay empty; the others stay as memory was, without a word."""
+    """A crash for every parameter that must be filled; the others silently keep what memory held."""
     # the loader of 1.2.0rc2, and that of MLA drafts in every version, look each tensor up
     is_strict = draft.rules.kind == "mla" or not at_least(draft.engine.rules, "1.2.0rc4")
     misfits = [e.remark for e in draft.loaded.entries if e.fate == "crash"]

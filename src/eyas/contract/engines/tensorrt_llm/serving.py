@@ -27,7 +27,7 @@ _NO_COUNTERS = "no counters: write enable_iter_perf_stats: true (or return_perf_
 
 
 def read_counters(http: "httpx.Client", address: ServerAddress, with_server_info: bool) -> Counters:
-    """The Prometheus page; where there is none, the iterations since the last look."""
+    """The Prometheus page; without one, the iterations since the last reading."""
     page = get_text(http, address, "/prometheus/metrics")
     if page and (samples := parse(page)):
         return counters_of_page(samples)
@@ -71,7 +71,7 @@ def counters_of_iterations(rows: Sequence[Mapping[str, Any]]) -> Counters:
         speculates=True if passes else None,
         accept_lengths={"0": 1 + accepted / passes} if passes else {},
         progress_mark=(float(max(_count(row, "iter") for row in rows)),),
-        notes=("the accept length is that since the last look",) if passes else (),
+        notes=("the accept length covers the time since the last reading",) if passes else (),
     )
 
 

@@ -49,7 +49,7 @@ class VllmLaunching:
         self.flags = FlagTable.load(engine.name, engine.folder, is_loose=True)
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
-        """The draft's part, for somebody's own command."""
+        """The draft's flags alone, to add to a command that the user wrote."""
         settings, environment, notes = _settings(draft)
         steps, _, nodes = draft.counting.sglang
         hints = (
