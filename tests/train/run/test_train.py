@@ -287,6 +287,7 @@ def test_one_flipped_bit_in_a_checkpoint_is_damage(inputs, tmp_path: Path, monke
         (STATE, lambda text: text.replace('"step": 2', '"step": 2.0')),
         (STATE, lambda text: text.replace('"step": 2', '"step": -2')),
         (STATE, lambda text: text.replace('"step": 2', '"step": 6')),
+        (STATE, lambda text: text.replace('"step": 2', f'"step": {10**30}')),
         (STATE, lambda text: json.dumps(json.loads(text) | {"run": None})),
         (METRICS, lambda text: "null\n"),
         (METRICS, lambda text: ""),

@@ -300,7 +300,7 @@ def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> Restored:
 def _require_steps(metrics: Sequence[Any], num_steps: int) -> None:
     """ValueError, KeyError or TypeError unless the records are those of the steps done, once each."""
     numbers = [record["step"] for record in steps_of(metrics)]
-    if numbers != list(range(1, num_steps + 1)):
+    if len(numbers) != num_steps or numbers != list(range(1, num_steps + 1)):  # a damaged count may be any
         raise ValueError(f"{METRICS} does not hold the steps 1 … {num_steps}, once each")
     needed = [record[name] for record in steps_of(metrics) for name in ("tokens", "seconds", "loss")]
     if not all(isinstance(value, int | float) for value in needed):
