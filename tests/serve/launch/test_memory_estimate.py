@@ -53,6 +53,17 @@ def estimate(gpu_gib: float | None, weights_gib: int, **more: object):
     return estimate_memory(target, draft, gpu=gpu, **(defaults | more))  # type: ignore[arg-type]
 
 
+def test_a_size_that_is_no_number_is_unknown():
+    mla = {"num_hidden_layers": 61, "kv_lora_rank": 512}
+    strange: tuple[object, ...] = ({"a": 1}, [1], "wide", 1e308)
+
+    for value in strange:
+        for name in ("head_dim", "num_key_value_heads", "num_attention_heads", "hidden_size"):
+            assert kv_bytes_per_token(LLAMA_8B | {name: value}, 1) is None, (name, value)
+        assert kv_bytes_per_token(mla | {"qk_rope_head_dim": value}, 1) is None
+    assert kv_bytes_per_token(LLAMA_8B | {"num_attention_heads": 0}, 1) is None
+
+
 def test_what_fits_is_told_in_tokens():
     fits = estimate(80, 15)
 

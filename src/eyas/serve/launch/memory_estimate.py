@@ -121,13 +121,16 @@ def kv_bytes_per_token(config: Mapping[str, Any], tensor_parallel: int, kv_bytes
         if isinstance(part, Mapping) and isinstance(part.get("num_hidden_layers"), int):
             layers = int(part["num_hidden_layers"])
             if isinstance(part.get("kv_lora_rank"), int):
-                return layers * kv_bytes * (int(part["kv_lora_rank"]) + int(part.get("qk_rope_head_dim", 0)))
+                rope = part.get("qk_rope_head_dim", 0)
+                return layers * kv_bytes * (int(part["kv_lora_rank"]) + rope) if isinstance(rope, int) else None
             heads = part.get("num_attention_heads")
             hidden = part.get("hidden_size")
-            if not isinstance(heads, int) or not isinstance(hidden, int):
+            if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
                 return None
-            kv_heads = int(part.get("num_key_value_heads") or heads)
-            width = int(part.get("head_dim") or hidden // heads)
+            kv_heads = part.get("num_key_value_heads") or heads
+            width = part.get("head_dim") or hidden // heads
+            if not isinstance(kv_heads, int) or not isinstance(width, int):
+                return None
             return 2 * layers * max(1, kv_heads // tensor_parallel) * width * kv_bytes
     return None
 
