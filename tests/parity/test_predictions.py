@@ -84,3 +84,14 @@ def test_what_keeps_an_engine_from_serving_is_said_beside_the_figure(folder, cap
     assert code == 1
     assert document["probe"]["engines"]["vllm==0.33.0"]["blocked"] == ["draft-class-unknown"]
     assert "vllm==0.33.0 does not serve it as it is (draft-class-unknown): the figure holds after that" in text
+
+
+def test_a_pack_of_rows_that_the_target_has_no_ids_for_is_refused(folder, tmp_path, capsys):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt_ids": [1, 70000], "response_ids": [4, 5]}\n')
+    words = ["--data", str(rows), "--write-probe", str(tmp_path / "pack"), "--json"]
+
+    code = main(["eval", str(folder / "draft"), "--target", str(folder / "target"), *words])
+
+    assert (code, json.loads(capsys.readouterr().out.splitlines()[-1])["code"]) == (2, "row-outside-vocabulary")
+    assert not (tmp_path / "pack").exists()

@@ -27,7 +27,7 @@ from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig, ReplayConfig
 from eyas.replay.figures import figures_by_set, figures_of, is_nothing_accepted, nothing_accepted
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
-from eyas.replay.replay import replay_states
+from eyas.replay.replay import check_vocabulary, replay_states
 from eyas.replay.states import LiveStates, States
 from eyas.replay.tree_replay import replay_trees
 from eyas.talk import Talk
@@ -93,6 +93,8 @@ def evaluate(
     states: States = LiveStates(target)
     if keep.probe is not None:
         boundaries = required_boundaries(draft)
+        for row in rows:
+            check_vocabulary(row, target.vocab_size)
         pack = make_probe(target, identity, rows, boundaries, talk, with_neighbours=config.probe_neighbours)
         write_probe(pack, keep.probe)
         kept = ", ".join(map(str, pack.states))
