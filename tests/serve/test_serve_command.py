@@ -183,7 +183,7 @@ def test_an_unknown_hub_target_can_be_printed_without_download_and_is_not_vouche
 
     assert answer.code == 0
     assert "nobody/no-such-model" in answer.text
-    assert "not at hand" in answer.text
+    assert "eyas has no headers of the target" in answer.text
     assert "as it was trained" not in answer.text
     [line] = [line for line in answer.text.splitlines() if line.startswith("ledger: ")]
     assert "checked alone, target unknown" in line
