@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import damage_matrix
+from eyas.cli.app import main
 from eyas.contract.check.check import CheckReport, check
 from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
@@ -195,3 +196,32 @@ def test_a_conversion_keeps_mask_state_and_mask_token(tmp_path: Path):
     written = read_checkpoint(tmp_path / "out")
     assert written.tensors["mask_hidden"].shape == (1, 3 * damage_matrix.H)
     assert written.config["ptd_token_id"] == 5
+
+
+@shared
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        ("sglang==0.5.23", "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1"),
+        ("vllm==0.25.1", "positions past 2048 are out of range; --max-model-len 2048"),
+        ("vllm==0.33.0", "lowers the TARGET's max_model_len from 128000 to 2048"),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_of_a_short_mrope_draft_one_thing_is_said_about_its_context(
+    command: str, engine: str, says: str, capsys: pytest.CaptureFixture[str]
+):
+    folder = REPORTS / "02-qwen25vl-mrope"
+    name, _, version = engine.partition("==")
+    pair = ["--target", str(folder / "target.config.json")]
+    words = ["check", str(folder / "draft.header.json"), *pair, "--for", engine]
+    if command == "serve":
+        words = ["serve", "--engine", name, "--engine-version", version, *pair, "--print"]
+        words += ["--draft", str(folder / "draft.header.json"), "--force", "all"]
+
+    main(words)
+
+    told = capsys.readouterr()
+    notes = [line for line in (told.out + told.err).splitlines() if "2048 tokens" in line]
+    assert len(notes) == 1, notes
+    assert says in notes[0]
