@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eyas.cli.patient_view import NobodyReads, PatientView
+from eyas.cli.patient_view import OutputNotRead, PatientView
 from eyas.serve.facts.state import Event, StateName
 from eyas.serve.supervise.views import PlainView
 from stub_engine import free_port, make_site
@@ -33,7 +33,7 @@ def test_a_full_pipe_is_waited_for_once_and_written_to_when_it_is_read_again():
     before = signal.getsignal(signal.SIGALRM)
     fill(writer, 4096)
 
-    with pytest.raises(NobodyReads):
+    with pytest.raises(OutputNotRead):
         view.event(EVENT)
     start = time.monotonic()
     view.event(EVENT)

@@ -15,7 +15,7 @@ _LIMIT_S = 1.0
 _AGAIN_S = 10.0
 
 
-class NobodyReads(Exception):
+class OutputNotRead(Exception):
     """What is shown is not read."""
 
 
@@ -41,14 +41,14 @@ class PatientView:
         """Give the terminal back, if it takes it."""
         try:
             self.within_limit(self._view.close)
-        except NobodyReads:
+        except OutputNotRead:
             return
 
     def within_limit(self, write: Callable[[], None]) -> None:
         """Write what may block.
 
         Raises:
-            NobodyReads: it took too long, and was broken off.
+            OutputNotRead: it took too long, and was broken off.
         """
         if self._stuck_at is not None and time.monotonic() - self._stuck_at < self._again_s:
             return
@@ -57,7 +57,7 @@ class PatientView:
         signal.setitimer(signal.ITIMER_REAL, self._limit_s)
         try:
             write()
-        except NobodyReads:
+        except OutputNotRead:
             self._stuck_at = time.monotonic()
             raise
         finally:
@@ -65,4 +65,4 @@ class PatientView:
             signal.signal(signal.SIGALRM, before)
 
     def _break_off(self, _number: int, _frame: FrameType | None) -> None:
-        raise NobodyReads("nobody reads it: a full pipe, or a terminal that was stopped with Ctrl-S")
+        raise OutputNotRead("its reader has stopped: a full pipe, or a terminal that was stopped with Ctrl-S")

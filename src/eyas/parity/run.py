@@ -1,6 +1,6 @@
 """The stage behind `eyas parity`: ask a server, replay exactly what it emitted, compare counts by position."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ from eyas.parity.faults import Suspect, suspects
 from eyas.parity.near_ties import count_on_path, narrow_decisions
 from eyas.parity.sampled_drafts import ExpectedCounts, accept_chances, expected_counts
 from eyas.records.eval_rows import EvalRow, require_rounds
+from eyas.replay.infer import THETAS
 from eyas.replay.replay import accepted_from_everywhere, check_vocabulary, walk_rounds
-from eyas.replay.states import States
+from eyas.replay.states import KeptStates, States
 from eyas.talk import Talk
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ def run_parity(
         counts = pooled([served.by_row[number] for number in kept], options.depth)
     elif left_out:
         notes.append("the server counts all answers together: those that are left out are in its counts")
+    states = KeptStates(states)
     require_rounds([served.rows[number] for number in kept], "eyas parity")
     if target_logits is not None:
         wanted = _expected(states, draft, served.rows, kept, options, target_logits, talk)
@@ -137,10 +139,9 @@ def run_parity(
     compared = compare(counts, [rounds[number] for number in kept], reaches_end, ties)
     found: list[Suspect] = []
     if compared.verdict == "different":
-        thetas = sorted({10_000.0, 500_000.0, 1_000_000.0} - {draft.spec.rope.theta})
         rows = [served.rows[number] for number in kept]
         some = SomeRows(states, kept)
-        found = suspects(some, draft, rows, counts, talk, boundaries_known=boundaries_known, thetas=thetas)
+        found = suspects(some, draft, rows, counts, talk, boundaries_known=boundaries_known, thetas=THETAS)
     return Parity(compared=compared, served=served, suspects=tuple(found), left_out=left_out, notes=tuple(notes))
 
 
@@ -155,18 +156,12 @@ def _replayed(
 ) -> tuple[dict[int, tuple[int, ...]], int]:
     """Number of row -> its rounds, and the near-ties on the path of all of them. The target runs once a row."""
     rounds, ties = dict[int, tuple[int, ...]](), 0
-    with talk.progress("replay", len(kept), "answers") as bar:
-        for number in kept:
-            row = rows[number]
-            check_vocabulary(row, states.vocab_size)
-            ids = torch.tensor([[*row.prompt_ids, *row.response_ids]], device=states.device)
-            num = ids.shape[1]
-            aux = states.aux([number], ids, required_boundaries(draft))
-            marks = accepted_from_everywhere(draft, ids, aux, depth, [num])[0].tolist()
-            rounds[number] = walk_rounds(marks, len(row.prompt_ids), num)
-            narrow = narrow_decisions(draft, ids, aux, depth, num, server_dtype)
-            ties += count_on_path(narrow, rounds[number], len(row.prompt_ids))
-            bar.advance()
+    for number, num_prompt, ids, aux in _read_texts(states, draft, rows, kept, talk):
+        num = ids.shape[1]
+        marks = accepted_from_everywhere(draft, ids, aux, depth, [num])[0].tolist()
+        rounds[number] = walk_rounds(marks, num_prompt, num)
+        narrow = narrow_decisions(draft, ids, aux, depth, num, server_dtype)
+        ties += count_on_path(narrow, rounds[number], num_prompt)
     return rounds, ties
 
 
@@ -183,16 +178,23 @@ def _expected(
     assert options.depth is not None
     zeros = (0.0,) * (options.depth + 1)
     total = ExpectedCounts(mean=zeros, variance=zeros)
+    for number, num_prompt, ids, aux in _read_texts(states, draft, rows, kept, talk):
+        chances = accept_chances(draft, ids, aux, target_logits(ids), options.depth, options.temperature)
+        total += expected_counts(chances, num_prompt, ids.shape[1], seed=number)
+    return total
+
+
+def _read_texts(
+    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], kept: Sequence[int], talk: Talk
+) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """For each kept row: its number, its prompt tokens, its ids [1, T], and the states that the draft reads."""
     with talk.progress("replay", len(kept), "answers") as bar:
         for number in kept:
             row = rows[number]
             check_vocabulary(row, states.vocab_size)
             ids = torch.tensor([[*row.prompt_ids, *row.response_ids]], device=states.device)
-            aux = states.aux([number], ids, required_boundaries(draft))
-            chances = accept_chances(draft, ids, aux, target_logits(ids), options.depth, options.temperature)
-            total += expected_counts(chances, len(row.prompt_ids), ids.shape[1], seed=number)
+            yield number, len(row.prompt_ids), ids, states.aux([number], ids, required_boundaries(draft))
             bar.advance()
-    return total
 
 
 class SomeRows:

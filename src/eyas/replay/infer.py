@@ -146,7 +146,7 @@ def changes_of(stated: DraftSpec, spec: DraftSpec) -> dict[str, Any]:
 
 
 # Bases that drafts in the wild were trained with, tried besides the stated one and the target's.
-_THETAS = (10_000.0, 500_000.0, 1_000_000.0)
+THETAS = (10_000.0, 500_000.0, 1_000_000.0)
 
 
 def infer_with_target(
@@ -190,7 +190,7 @@ def _infer(
         config.num_draft_tokens,
         talk,
         boundaries_known=sorted(pack.states),
-        thetas=sorted({*_THETAS, *([target_theta] if target_theta else [])}),
+        thetas=sorted({*THETAS, *([target_theta] if target_theta else [])}),
     )
     return InferRecord(
         variants=variants, num_draft_tokens=config.num_draft_tokens, num_rows=len(rows), draft=str(draft_path)

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from eyas.models.target import Target, require_finite
 
+_KEPT_BYTES = 4 << 30
+
 
 class States(Protocol):
     """Gives the aux states over recorded rows."""
@@ -53,3 +55,38 @@ class LiveStates:
             require_finite(states.last[0], self._target.name)
             self._is_first = False
         return states.aux
+
+
+class KeptStates:
+    """States that are computed once per batch of rows and kept, as long as all of them take at most `most_bytes`.
+
+    Args:
+        states: computes them.
+        most_bytes: on their device; states beyond it are computed each time.
+    """
+
+    def __init__(self, states: States, most_bytes: int = _KEPT_BYTES) -> None:
+        self._states, self._free = states, most_bytes
+        self._kept: dict[tuple[tuple[int, ...], ...], Tensor] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        """See `States.vocab_size`."""
+        return self._states.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """See `States.device`."""
+        return self._states.device
+
+    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
+        """See `States.aux`; the same rows always come with the same tokens."""
+        key = (tuple(rows), tuple(boundaries))
+        found = self._kept.get(key)
+        if found is None:
+            found = self._states.aux(rows, input_ids, boundaries)
+            size = found.numel() * found.element_size()
+            if size <= self._free:
+                self._free -= size
+                self._kept[key] = found
+        return found

@@ -8,6 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from eyas.contract.engines.registry import all_engines
+from eyas.contract.engines.server_at import server_at
+from eyas.contract.engines.serving_engine import ServingEngine
 from eyas.serve.facts.evidence import EndpointAnswer
 from eyas.serve.look.endpoints import Endpoints
 from stub_server import Script, StubServer
@@ -109,3 +112,10 @@ def test_a_server_without_health_is_known_by_its_models():
     server.server_close()
 
     assert {path: answer.code for path, answer in found.items()} == {"/health": 404, "/v1/models": 200}
+
+
+@pytest.mark.parametrize("engine", all_engines(), ids=lambda engine: engine.name)
+def test_every_engine_is_known_by_what_its_servers_say_of_their_owner(engine: ServingEngine):
+    with StubServer(Script(engine=engine.serving.owners[0])) as stub:
+        assert Endpoints(stub.url, "unknown", None).identify().engine == engine.name
+        assert server_at(stub.url).api is engine.serving

@@ -10,12 +10,12 @@ from eyas.models.target import Target
 from eyas.records.eval_rows import EvalDataMissing, EvalRow, write_eval_rows
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay
-from eyas.replay.states import LiveStates
+from eyas.replay.states import KeptStates, LiveStates
 from eyas.talk import Silent
 from eyas.train.optimise.ranks import SOLO, Ranks
 from eyas.train.preflight.starting_draft import initialise
 from eyas.train.rows.held_out_rows import HeldOutUnusable, find_held_out, read_held_out
-from eyas.train.run.held_out_replay import HeldOutReplay, KeptStates, as_written
+from eyas.train.run.held_out_replay import HeldOutReplay, as_written
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
 

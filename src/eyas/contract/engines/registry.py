@@ -47,6 +47,11 @@ def all_engines() -> tuple[ServingEngine, ...]:
     return tuple(ENGINES.values())
 
 
+def engine_of_owner(owner: object) -> ServingEngine | None:
+    """The engine whose servers say `owner` under `owned_by` in `/v1/models`; None where no known one does."""
+    return next((engine for engine in all_engines() if owner in engine.serving.owners), None)
+
+
 def server_api(name: str) -> ServerApi:
     """How to talk to a server of that engine, to one of ours ("eyas"), or to any other as to an OpenAI server."""
     return engine_named(name).serving if name in ENGINES else EYAS if name == EYAS.name else OPENAI

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from eyas.client.address import ServerAddress, get_json, open_http
 from eyas.client.server_api import OPENAI
-from eyas.contract.engines.registry import all_engines
+from eyas.contract.engines.registry import engine_of_owner
 from eyas.errors import EyasError
 
 if TYPE_CHECKING:
@@ -26,12 +26,11 @@ def server_at(url: str, api_key: str | None = None) -> ServerAddress:
         told = _told(http, bare, "/version")
         info = _told(http, bare, "/server_info")
     first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
-    apis = [engine.serving for engine in all_engines()]
-    api = next((api for api in apis if first.get("owned_by") in api.owners), OPENAI)
+    engine = engine_of_owner(first.get("owned_by"))
     version, model = told.get("version") or info.get("version"), first.get("id")
     return ServerAddress(
         url=bare.url,
-        api=api,
+        api=engine.serving if engine else OPENAI,
         version=version if isinstance(version, str) else None,
         model=model if isinstance(model, str) else None,
         api_key=api_key,

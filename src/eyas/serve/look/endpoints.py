@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from eyas.client.address import ServerAddress, get_json, open_http
-from eyas.contract.engines.registry import ENGINES, server_api
+from eyas.contract.engines.registry import ENGINES, engine_of_owner, server_api
 from eyas.errors import EyasError
 from eyas.serve.facts.containment import told
 from eyas.serve.facts.evidence import WITHOUT_HEALTH, CounterFacts, EndpointAnswer, Identity, Port
@@ -175,10 +175,10 @@ class Endpoints:
         models, told = self._json("/v1/models"), self._json("/version")
         rows = (models or {}).get("data")
         first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
-        owner, model = str(first.get("owned_by", "")), str(first.get("id", ""))
+        engine, model = engine_of_owner(first.get("owned_by")), str(first.get("id", ""))
         version = str((told or {}).get("version") or "") or None
-        if owner in ENGINES:
-            return Identity(engine=owner, version=version, model=model)
+        if engine is not None:
+            return Identity(engine=engine.name, version=version, model=model)
         is_foreign = models is None and told is None
         return Identity(version=version, model=model, is_foreign=is_foreign)
 

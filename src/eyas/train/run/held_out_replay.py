@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
@@ -15,46 +15,11 @@ from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay_states
-from eyas.replay.states import LiveStates, States
+from eyas.replay.states import KeptStates, LiveStates
 from eyas.talk import Silent
 from eyas.train.optimise.ranks import Ranks
 
 _BATCH_TOKENS = 8192
-_KEPT_BYTES = 4 << 30
-
-
-class KeptStates:
-    """States that are computed once per batch of rows and kept, as long as all of them take at most `most_bytes`.
-
-    Args:
-        states: computes them.
-        most_bytes: on their device; states beyond it are computed each time.
-    """
-
-    def __init__(self, states: States, most_bytes: int = _KEPT_BYTES) -> None:
-        self._states, self._free = states, most_bytes
-        self._kept: dict[tuple[int, ...], Tensor] = {}
-
-    @property
-    def vocab_size(self) -> int:
-        """See `States.vocab_size`."""
-        return self._states.vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """See `States.device`."""
-        return self._states.device
-
-    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `States.aux`; the same rows always come with the same boundaries."""
-        found = self._kept.get(tuple(rows))
-        if found is None:
-            found = self._states.aux(rows, input_ids, boundaries)
-            size = found.numel() * found.element_size()
-            if size <= self._free:
-                self._free -= size
-                self._kept[tuple(rows)] = found
-        return found
 
 
 @contextmanager
