@@ -125,9 +125,10 @@ def test_a_reader_that_goes_away_ends_us_quietly(arguments: str):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("buffering", ["PYTHONUNBUFFERED=1", "PYTHONUNBUFFERED="])
 @pytest.mark.parametrize("arguments", ["--help", "check --help", "engines", "engines --json"])
-def test_an_output_that_cannot_be_written_is_an_error_of_the_environment(arguments: str):
-    done = shell(f"eyas {arguments} >/dev/full")
+def test_an_output_that_cannot_be_written_is_an_error_of_the_environment(arguments: str, buffering: str):
+    done = shell(f"export {buffering}; eyas {arguments} >/dev/full")
     assert done.returncode == 3
     assert "No space left on device" in done.stderr
     assert "Traceback" not in done.stderr

@@ -217,8 +217,9 @@ def run() -> None:
             stream.reconfigure(errors="backslashreplace")
     _guard_library_text()
     code = main(sys.argv[1:])
-    if code == 128 + signal.SIGINT:  # everything is closed and told; torch's own end can take seconds
+    if code:  # told already; a rest in the buffer of a full disk would be told again by Python, with a code of its own
         _forget_output()
+    if code == 128 + signal.SIGINT:  # everything is closed and told; torch's own end can take seconds
         os._exit(code)
     sys.exit(code)
 
