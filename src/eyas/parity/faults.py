@@ -11,11 +11,11 @@ import torch
 
 from eyas.decode.accept_length import Acceptance
 from eyas.models.draft import Eagle3Draft
+from eyas.models.states import StateSource
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.infer import as_read, changes_of, single_changes
 from eyas.replay.predict import left_unfilled
 from eyas.replay.replay import replay_states
-from eyas.replay.states import States
 from eyas.talk import Talk
 
 # Groups of canonical names whose loss is one fault: what loaders drop together, or what silences the same part.
@@ -50,7 +50,7 @@ class Suspect:
 
 @torch.no_grad()
 def suspects(
-    states: States,
+    states: StateSource,
     draft: Eagle3Draft,
     rows: Sequence[EvalRow],
     served: Acceptance,

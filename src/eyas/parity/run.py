@@ -12,6 +12,7 @@ from eyas.client.address import ServerAddress
 from eyas.client.server_api import GenerationOptions
 from eyas.decode.accept_length import pooled
 from eyas.models.draft import Eagle3Draft, required_boundaries
+from eyas.models.states import StateSource
 from eyas.parity.ask import Served, ask
 from eyas.parity.compared import Compared, compare, compare_sampled
 from eyas.parity.faults import Suspect, suspects
@@ -20,7 +21,7 @@ from eyas.parity.sampled_drafts import ExpectedCounts, accept_chances, expected_
 from eyas.records.eval_rows import EvalRow, require_rounds
 from eyas.replay.infer import THETAS
 from eyas.replay.replay import accepted_from_everywhere, check_vocabulary, walk_rounds
-from eyas.replay.states import KeptStates, States
+from eyas.replay.states import KeptStates
 from eyas.talk import Talk
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Parity:
 def run_parity(
     http: "httpx.Client",
     address: ServerAddress,
-    states: States,
+    states: StateSource,
     draft: Eagle3Draft,
     prompts: Sequence[EvalRow],
     options: GenerationOptions,
@@ -146,7 +147,7 @@ def run_parity(
 
 
 def _replayed(
-    states: States,
+    states: StateSource,
     draft: Eagle3Draft,
     rows: Sequence[EvalRow],
     kept: Sequence[int],
@@ -166,7 +167,7 @@ def _replayed(
 
 
 def _expected(
-    states: States,
+    states: StateSource,
     draft: Eagle3Draft,
     rows: Sequence[EvalRow],
     kept: Sequence[int],
@@ -185,7 +186,7 @@ def _expected(
 
 
 def _read_texts(
-    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], kept: Sequence[int], talk: Talk
+    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], kept: Sequence[int], talk: Talk
 ) -> Iterator[tuple[int, int, Tensor, Tensor]]:
     """For each kept row: its number, its prompt tokens, its ids [1, T], and the states that the draft reads."""
     with talk.progress("replay", len(kept), "answers") as bar:
@@ -200,21 +201,21 @@ def _read_texts(
 class SomeRows:
     """The states of some of a source's rows, numbered from 0."""
 
-    def __init__(self, states: States, numbers: Sequence[int]) -> None:
+    def __init__(self, states: StateSource, numbers: Sequence[int]) -> None:
         self._states, self._numbers = states, numbers
 
     @property
     def vocab_size(self) -> int:
-        """See `States`."""
+        """See `StateSource`."""
         return self._states.vocab_size
 
     @property
     def device(self) -> torch.device:
-        """See `States`."""
+        """See `StateSource`."""
         return self._states.device
 
     def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `States.aux`."""
+        """See `StateSource.aux`."""
         return self._states.aux([self._numbers[row] for row in rows], input_ids, boundaries)
 
 

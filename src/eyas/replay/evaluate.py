@@ -17,6 +17,7 @@ from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
+from eyas.models.states import StateSource
 from eyas.models.target import Target
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
@@ -28,7 +29,7 @@ from eyas.replay.eval_config import EvalConfig, ReplayConfig
 from eyas.replay.figures import figures_by_set, figures_of, is_nothing_accepted, nothing_accepted
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
 from eyas.replay.replay import check_vocabulary, replay_states
-from eyas.replay.states import LiveStates, States
+from eyas.replay.states import LiveStates
 from eyas.replay.tree_replay import replay_trees
 from eyas.talk import Talk
 
@@ -90,7 +91,7 @@ def evaluate(
     target = Target.load(target_folder, placement)
     draft = load_for(draft_path, target_folder, target, placement, talk)
     identity = about_target(target_folder)
-    states: States = LiveStates(target)
+    states: StateSource = LiveStates(target)
     if keep.probe is not None:
         boundaries = required_boundaries(draft)
         for row in rows:
@@ -149,7 +150,7 @@ class _About:
 
 
 def _replayed(
-    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk, about: _About
+    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk, about: _About
 ) -> EvalRecord:
     """Replay, make the record, and report its notes."""
     results = _replay(states, draft, rows, config, talk)
@@ -319,7 +320,7 @@ def _answer_notes(read: Sequence[EvalRow | EvalPrompt], keeps: str | None) -> li
 
 
 def _replay(
-    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk
+    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk
 ) -> list[RowResult]:
     require_rounds(rows, "eyas eval")
     if config.tree_shape is not None:

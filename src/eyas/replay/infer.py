@@ -15,6 +15,7 @@ import torch
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import read_target
 from eyas.models.draft import Eagle3Draft, required_boundaries
+from eyas.models.states import StateSource
 from eyas.models.target import Target
 from eyas.records.eval_record import InferRecord, RowResult, Variant
 from eyas.records.eval_rows import EvalRow, require_rounds
@@ -23,7 +24,6 @@ from eyas.replay.evaluate import about_target, found_files, load_for, load_for_p
 from eyas.replay.figures import figures_of, is_clearly_better
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe
 from eyas.replay.replay import replay_states
-from eyas.replay.states import States
 from eyas.talk import Silent, Talk
 
 # A reading must beat the best by this share of its accepted drafts, and beyond the noise of few texts.
@@ -33,7 +33,7 @@ _NARROWEST_HEAD, _WIDEST_HEAD = 32, 256  # that drafts in the wild have
 
 
 def infer_switches(
-    states: States,
+    states: StateSource,
     draft: Eagle3Draft,
     rows: Sequence[EvalRow],
     num_draft_tokens: int,

@@ -20,11 +20,11 @@ from eyas.contract.engines.loading.ledger import Ledger
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
+from eyas.models.states import StateSource
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay_states
-from eyas.replay.states import States
 from eyas.talk import Talk
 
 Fill = Literal["zeros", "normal", "garbage"]
@@ -195,13 +195,15 @@ class Prediction:
         }
 
 
-def replayed(states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], num_draft_tokens: int, talk: Talk) -> Figures:
+def replayed(
+    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], num_draft_tokens: int, talk: Talk
+) -> Figures:
     """The figures of `draft` as it is."""
     return figures_of(replay_states(states, draft, rows, num_draft_tokens, talk), num_draft_tokens)
 
 
 def predict(
-    states: States,
+    states: StateSource,
     draft: Eagle3Draft,
     rows: Sequence[EvalRow],
     ledger: Ledger,

@@ -181,7 +181,7 @@ class PackStates:
         return self._device
 
     def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `States.aux`.
+        """See `StateSource.aux`.
 
         Raises:
             ProbeLacksBoundary: the pack does not hold one of them.

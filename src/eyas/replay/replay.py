@@ -7,10 +7,11 @@ from torch import Tensor
 
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft, required_boundaries
+from eyas.models.states import StateSource
 from eyas.models.target import Target
 from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow
-from eyas.replay.states import LiveStates, States
+from eyas.replay.states import LiveStates
 from eyas.talk import Talk
 
 
@@ -34,7 +35,7 @@ def replay(
 
 
 def replay_states(
-    states: States,
+    states: StateSource,
     draft: Eagle3Draft,
     rows: Sequence[EvalRow],
     num_draft_tokens: int,
@@ -74,7 +75,7 @@ def replay_states(
 
 
 def _accepted(
-    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], batch: Sequence[int], num_draft_tokens: int
+    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], batch: Sequence[int], num_draft_tokens: int
 ) -> list[list[int]]:
     lengths = [_num_tokens(rows[i]) for i in batch]
     ids = torch.zeros(len(batch), max(lengths), dtype=torch.int64)

@@ -1,35 +1,14 @@
 """Where the target's states come from in a replay: the target itself, or a probe pack."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from eyas.models.states import StateSource
 from eyas.models.target import Target, require_finite
 
 _KEPT_BYTES = 4 << 30
-
-
-class States(Protocol):
-    """Gives the aux states over recorded rows."""
-
-    @property
-    def vocab_size(self) -> int:
-        """V: ids are below it."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where the states are; the draft must be there too."""
-
-    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """Aux states [B, T, A * Ht] of the rows with these numbers.
-
-        Args:
-            rows: B numbers of rows.
-            input_ids: [B, T] their tokens, padded on the right.
-            boundaries: in `fc` order.
-        """
 
 
 class LiveStates:
@@ -49,7 +28,7 @@ class LiveStates:
         return self._target.device
 
     def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `States.aux`; one pass of the target. Raises `TargetNotFinite` for NaN or infinities in the first."""
+        """See `StateSource.aux`. Raises `TargetNotFinite` for NaN or infinities in the first pass."""
         states = self._target.forward(input_ids, boundaries)
         if self._is_first:
             require_finite(states.last[0], self._target.name)
@@ -65,22 +44,22 @@ class KeptStates:
         most_bytes: on their device; states beyond it are computed each time.
     """
 
-    def __init__(self, states: States, most_bytes: int = _KEPT_BYTES) -> None:
+    def __init__(self, states: StateSource, most_bytes: int = _KEPT_BYTES) -> None:
         self._states, self._free = states, most_bytes
         self._kept: dict[tuple[tuple[int, ...], ...], Tensor] = {}
 
     @property
     def vocab_size(self) -> int:
-        """See `States.vocab_size`."""
+        """See `StateSource.vocab_size`."""
         return self._states.vocab_size
 
     @property
     def device(self) -> torch.device:
-        """See `States.device`."""
+        """See `StateSource.device`."""
         return self._states.device
 
     def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `States.aux`; the same rows always come with the same tokens."""
+        """See `StateSource.aux`; the same rows always come with the same tokens."""
         key = (tuple(rows), tuple(boundaries))
         found = self._kept.get(key)
         if found is None:

@@ -16,15 +16,15 @@ from eyas.engine.open_engine import draft_runner
 from eyas.engine.trees.tree_engine import require_trees_of
 from eyas.engine.trees.tree_round import TreeDraft, grow
 from eyas.models.draft import Eagle3Draft, required_boundaries
+from eyas.models.states import StateSource
 from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.replay import check_vocabulary
-from eyas.replay.states import States
 from eyas.talk import Talk
 
 
 def replay_trees(
-    states: States, draft: Eagle3Draft, rows: Sequence[EvalRow], shape: TreeShape, talk: Talk
+    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], shape: TreeShape, talk: Talk
 ) -> list[RowResult]:
     """The rounds that tree drafting would have taken over each recorded text.
 

@@ -15,7 +15,8 @@ from transformers import DynamicCache
 
 from eyas.decode.sampling import SamplingBatch, draw, token_probs
 from eyas.engine.batches.generator import Completion, Request, SequenceText
-from eyas.models.target import Target, TargetStates, require_finite
+from eyas.models.states import States
+from eyas.models.target import Target, require_finite
 from eyas.talk import Talk
 
 _FEW = 8  # positions after which recurrent states have their full size
@@ -116,7 +117,7 @@ class TransformersBatch:
             mask = torch.cat((mask, torch.ones_like(chosen[:, None])), 1)
             states = self._target.forward(chosen[:, None], cache=cache, mask=mask)
 
-    def _read(self, tokens: Tensor, mask: Tensor, cache: DynamicCache) -> TargetStates:
+    def _read(self, tokens: Tensor, mask: Tensor, cache: DynamicCache) -> States:
         """Prompts [B, T], some columns at a time: activations of all at once would take more than the cache."""
         # Two at least: recurrent layers take a single column for a step, in which no row is padding.
         num_columns = max(2, self._max_prefill_tokens // len(tokens))

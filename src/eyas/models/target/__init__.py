@@ -9,6 +9,5 @@ from eyas.models.target.target import AuxBoundaryMissing as AuxBoundaryMissing
 from eyas.models.target.target import Target as Target
 from eyas.models.target.target import TargetCacheUnsupported as TargetCacheUnsupported
 from eyas.models.target.target import TargetNotFinite as TargetNotFinite
-from eyas.models.target.target import TargetStates as TargetStates
 from eyas.models.target.target import require_finite as require_finite
 from eyas.models.target.target import require_own_states as require_own_states

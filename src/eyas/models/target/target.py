@@ -9,7 +9,6 @@ Shapes: B sequences, T positions, Ht target hidden, A aux states, V target vocab
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from eyas.decode.tree_rows import TreeRows
 from eyas.decode.tree_shape import TreeUnsupported
 from eyas.errors import EyasError
 from eyas.models.placement import Placement
+from eyas.models.states import States
 from eyas.models.target.loading import TargetPartMissing, find_target_parts, load_target_model
 
 
@@ -36,19 +36,6 @@ class TargetCacheUnsupported(EyasError):
     """The target works only with its own kind of cache, so eyas cannot decode with it."""
 
     code = "target-cache-unsupported"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetStates:
-    """What one pass of the target gives.
-
-    Attributes:
-        aux: [B, T, A * Ht], boundaries in the order asked for.
-        last: [B, T, Ht] after the final norm, what the head reads.
-    """
-
-    aux: Tensor
-    last: Tensor
 
 
 class Target:
@@ -124,7 +111,7 @@ class Target:
         cache: DynamicCache | None = None,
         mask: Tensor | None = None,
         tree: TreeRows | None = None,
-    ) -> TargetStates:
+    ) -> States:
         """One pass over `input_ids` [B, T], causal; rows are padded on the right, if at all and without a mask.
 
         Args:
@@ -154,7 +141,7 @@ class Target:
                 if cache is None or "cache" not in str(error).lower():
                     raise
                 raise self._no_cache(error) from error
-        return TargetStates(aux=self._concat(by_boundary, aux_boundaries, input_ids), last=out.last_hidden_state)
+        return States(aux=self._concat(by_boundary, aux_boundaries, input_ids), last=out.last_hidden_state)
 
     @torch.no_grad()
     def logits(self, last: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ Shapes: T positions, H hidden, Ht = H, A aux boundaries.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -12,23 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.engine.llama.llama_weights import BlockWeights, LlamaWeights, fuse_llama, why_not_fast
+from eyas.models.states import States
 from eyas.models.target import Target
 from eyas.train.rows.packing import Packed, from_padded, to_padded
 from eyas.train.step.packed_attention import attend_rows
 from eyas.train.step.row_ops import Angles, HeadCounts, rows_for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackedStates:
-    """What one pass of the target gives.
-
-    Attributes:
-        aux: [T, A * Ht], boundaries in the given order.
-        last: [T, Ht] after the final norm, what the head reads.
-    """
-
-    aux: Tensor
-    last: Tensor
 
 
 class PackedTarget(Protocol):
@@ -40,7 +27,7 @@ class PackedTarget(Protocol):
 
     pads: bool
 
-    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> PackedStates:
+    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> States:
         """One pass; no gradients."""
 
 
@@ -67,13 +54,13 @@ class PaddedStates:
         self._target, self._most_tokens = target, most_tokens
 
     @torch.no_grad()
-    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> PackedStates:
+    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> States:
         """See `PackedTarget`."""
         ids = to_padded(packed, packed.ids)
         at_once = max(1, self._most_tokens // ids.shape[1])
         parts = [self._target.forward(part, aux_boundaries) for part in torch.split(ids, at_once)]
         aux, last = torch.cat([p.aux for p in parts]), torch.cat([p.last for p in parts])
-        return PackedStates(aux=from_padded(packed, aux), last=from_padded(packed, last))
+        return States(aux=from_padded(packed, aux), last=from_padded(packed, last))
 
 
 class LlamaStates:
@@ -88,7 +75,7 @@ class LlamaStates:
         self._tables: list[Angles] = []  # a recorded step reads the one that it was recorded with
 
     @torch.no_grad()
-    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> PackedStates:
+    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> States:
         """See `PackedTarget`."""
         weights = self._weights
         state = F.embedding(packed.ids[: packed.length], weights.embedding)
@@ -104,7 +91,7 @@ class LlamaStates:
                     aux[:, place] = state
             if block is not None:
                 state, change = self._block(block, state, normed, packed)
-        return PackedStates(aux=aux.flatten(1), last=normed)
+        return States(aux=aux.flatten(1), last=normed)
 
     def _block(self, block: BlockWeights, state: Tensor, normed: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
         """The state after attention, and what the MLP adds to it."""

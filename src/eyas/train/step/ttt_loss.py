@@ -25,12 +25,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from eyas.models.states import States
 from eyas.models.target import Target
 from eyas.train.config import LossName
 from eyas.train.rows.packing import Packed
 from eyas.train.step.compute_weights import ComputeWeight
 from eyas.train.step.distributions import DistributionOps, DraftVocabulary
-from eyas.train.step.packed_target import PackedStates
 from eyas.train.step.unroll import Unroll
 
 
@@ -196,7 +196,7 @@ class TttObjective:
 def ttt_backward(
     unroll: Unroll,
     packed: Packed,
-    states: PackedStates,
+    states: States,
     loss: LossName,
     step_weights: Tensor,
     *,
