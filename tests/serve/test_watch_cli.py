@@ -263,12 +263,13 @@ def test_a_log_that_cannot_be_read_is_a_usage_error(eyas: Callable[..., Done], t
 
 
 def test_options_that_would_disturb_the_server_are_refused(eyas: Callable[..., Done]):
-    done = eyas("http://127.0.0.1:9", "--canary", "1", "--interval", "0")
+    done = eyas("http://127.0.0.1:9", "--canary", "1", "--interval", "0", "--patience", "nan")
 
     assert done.returncode == 2
     assert "error[watch-config]" in done.stderr
     assert "canary is 1" in done.stderr
     assert "interval is 0" in done.stderr
+    assert "patience is nan" in done.stderr
 
 
 def test_a_stuck_data_parallel_rank_is_found_by_the_canary_though_health_is_green():

@@ -22,6 +22,7 @@ from eyas.serve.facts.state import Engine, Snapshot, StateName
 from eyas.serve.look.probes import live_probes
 from eyas.serve.look.stacks import LiveStackTaker
 from eyas.serve.look.subject import Subject
+from eyas.serve.supervise.state_rules import Patience
 from eyas.serve.supervise.supervisor import Supervisor
 from eyas.serve.supervise.views import View, write_textfile
 
@@ -85,6 +86,9 @@ class WatchConfig:
     is not read-only."""
     stacks: bool = True
     """Take stacks of a process that seems stalled (py-spy or /proc; it is not harmed)."""
+    patience: float = 1.0
+    """Factor for how long each phase may be silent before it is called a stall: above 1 for a slow disk or a very large
+    model."""
     keep_on: Annotated[bool, Parameter(negative="")] = False
     """Continue after a stall instead of ending with exit code 16 (a stalled server may move again)."""
 
@@ -94,6 +98,7 @@ class WatchConfig:
             for name, value, wanted, is_right in (
                 ("--interval", self.interval, "0.1 - 3600 s", 0.1 <= self.interval <= 3600),
                 ("--canary", self.canary, "10 s or more", self.canary is None or 10 <= self.canary < inf),
+                ("--patience", self.patience, "a factor above 0", 0 < self.patience < inf),
                 ("--timeout", self.timeout, "0 s or more", self.timeout is None or self.timeout >= 0),
             )
             if not is_right
@@ -102,7 +107,7 @@ class WatchConfig:
             raise WatchConfigWrong(
                 "; ".join(wrong),
                 "eyas watch",
-                "less would disturb the server, more would miss most of what happens",
+                "outside of that it disturbs the server, or misses most of what happens",
                 "see `eyas watch --help`",
             )
 
@@ -158,6 +163,7 @@ def watch(
         probes=probes,
         clock=clock,
         stacks=LiveStackTaker() if config.stacks and subject.pid is not None else None,
+        patience=Patience(scale=config.patience),
         log_only=subject.log_only,
         has_log=subject.log is not None,
         folder=folder,

@@ -6,6 +6,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -30,6 +31,7 @@ from eyas.serve.launch.stop import Interrupts
 from eyas.serve.log.tables import experiments_for, spec_config_of
 from eyas.serve.look.endpoints import KeyUnsendable, require_sendable
 from eyas.serve.look.engine_process import start_process
+from eyas.serve.supervise.state_rules import Patience
 from eyas.serve.supervise.supervisor import Supervisor
 from eyas.serve.supervise.views import PlainView
 from eyas.serve.verdict.canary_run import CanaryOptions
@@ -245,6 +247,16 @@ def test_a_server_that_took_the_port_meanwhile_is_not_taken_for_ours(tmp_path: P
     assert outcome.ready_s is None
     assert outcome.verdict is None
     assert outcome.snapshot.state is StateName.STARTING
+
+
+def test_patience_scales_how_long_a_phase_may_be_silent(tmp_path: Path):
+    began = time.monotonic()
+    outcome = run(
+        tmp_path, plan_of(tmp_path, "vllm", freeze=True), patience=Patience(scale=0.005, second_sample_s=0.2)
+    )
+
+    assert outcome.snapshot.state is StateName.STALLED
+    assert time.monotonic() - began < 30, "a launch may be silent for minutes by default"
 
 
 def test_an_interrupt_in_the_middle_of_the_verdict_leaves_no_thread_to_wait_for():

@@ -22,6 +22,7 @@ from eyas.contract.engines.registry import EngineName
 from eyas.errors import ExitCode
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from eyas.serve.supervise.state_rules import Patience
 from eyas.serve.verdict.canary_run import CanaryOptions
 from eyas.talk import counted
 
@@ -63,6 +64,10 @@ class ServeFlow:
     verdict_seconds: float = 180.0
     """Stop asking canaries after this long, s (per data-parallel rank)."""
 
+    patience: float = 1.0
+    """Factor for how long each phase may be silent before it is called a stall: above 1 for a slow disk or a very large
+    model."""
+
     stop_after_verdict: Annotated[bool, Parameter(negative="")] = False
     """End the server after the verdict (without one: when it is ready) instead of serving on, for scripts."""
 
@@ -73,6 +78,7 @@ class ServeFlow:
                 f"--verdict-seconds {self.verdict_seconds} is not a positive number of seconds",
                 not 0 < self.verdict_seconds < inf,
             ),
+            (f"--patience {self.patience} is not a positive factor", not 0 < self.patience < inf),
             ("--expect is compared by the verdict: not with --no-verdict", bool(self.expect) and not self.verdict),
         )
 
@@ -157,6 +163,7 @@ def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Termin
         canary=canary if flow.verdict else None,
         expected=read_expected(flow.expect) if flow.expect else (),
         stop_after_verdict=flow.stop_after_verdict,
+        patience=Patience(scale=flow.patience),
     )
 
     def replan(words: tuple[str, ...], variables: Mapping[str, str]) -> LaunchPlan:

@@ -187,6 +187,7 @@ def _supervisor(
         version=plan.engine.version,
         probes=live_probes(subject, engine=request.engine, version=plan.engine.version, api_key=api_key),
         stacks=LiveStackTaker(interrupted=interrupts.asked),
+        patience=settings.patience,
         folder=folder,
         memory=PhaseMemory(settings.cache / "phases"),
         key=key,

@@ -7,6 +7,7 @@ from typing import Any
 from eyas.errors import ExitCode
 from eyas.serve.facts.state import Experiment, Snapshot, StateName
 from eyas.serve.launch.stop import StopOutcome
+from eyas.serve.supervise.state_rules import Patience
 from eyas.serve.verdict.canary_run import CanaryOptions
 from eyas.serve.verdict.losslessness import ExpectedAnswer
 from eyas.serve.verdict.verdict import Verdict
@@ -23,6 +24,7 @@ class LaunchSettings:
         expected: the target's own answers, for losslessness.
         stop_after_verdict: end the server after the verdict (or at a stall), instead of serving on.
         poll_s: seconds between two looks.
+        patience: how long to wait before something is called a stall.
     """
 
     runs: Path
@@ -32,6 +34,7 @@ class LaunchSettings:
     stop_after_verdict: bool = False
     poll_s: float = 1.0
     request_timeout_s: float = 60.0
+    patience: Patience = Patience()  # noqa: RUF009 - frozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
