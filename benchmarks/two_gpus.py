@@ -27,11 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "src"))
-sys.path.insert(0, str(HERE))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from serve_gpu import ENGINES
+
+_SOURCES = Path(__file__).resolve().parents[1] / "src"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +116,7 @@ def one(name: str, port: int, out: Path, arguments: argparse.Namespace) -> dict[
         *("--", *engine_flags),
     ]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", **variables, **case.environment}
-    environment["PYTHONPATH"] = f"{HERE.parent / 'src'}:{environment.get('PYTHONPATH', '')}"
+    environment["PYTHONPATH"] = f"{_SOURCES}:{environment.get('PYTHONPATH', '')}"
     environment["XDG_CACHE_HOME"] = str(out / "cache")
     began = time.monotonic()
     unblock = block_port() if name == "port-blocked" else lambda: None

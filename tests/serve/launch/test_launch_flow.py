@@ -251,9 +251,8 @@ def test_a_server_that_took_the_port_meanwhile_is_not_taken_for_ours(tmp_path: P
 
 def test_patience_scales_how_long_a_phase_may_be_silent(tmp_path: Path):
     began = time.monotonic()
-    outcome = run(
-        tmp_path, plan_of(tmp_path, "vllm", freeze=True), patience=Patience(scale=0.005, second_sample_s=0.2)
-    )
+    patience = Patience(scale=0.005, second_sample_s=0.2)
+    outcome = run(tmp_path, plan_of(tmp_path, "vllm", freeze=True), patience=patience)
 
     assert outcome.snapshot.state is StateName.STALLED
     assert time.monotonic() - began < 30, "a launch may be silent for minutes by default"
