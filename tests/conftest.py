@@ -1,6 +1,7 @@
 """What every test may ask for. Nothing here needs the network."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,18 @@ def disks_are_not_waited_for() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_are_heeded() -> Iterator[None]:
+    """A runner may ignore them (nohup, a shell's `&`), and programs that tests start would inherit that: a handler here
+    keeps this process, and becomes the default in theirs."""
+    ignored = [n for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if signal.getsignal(n) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")

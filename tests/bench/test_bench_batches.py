@@ -223,8 +223,13 @@ def test_a_batch_that_does_not_fit_and_a_slow_target_are_refused(tmp_path: Path,
     assert "this target cannot speculate in batches" in capsys.readouterr().err
 
 
-def test_an_impossible_speedup_is_written_as_such_and_ends_in_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("waited", "code"), [(None, 1), (0.001, 1), (0.4, 0)])
+def test_an_impossible_speedup_is_an_error_unless_other_programs_caused_it(
+    waited: float | None,
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ):
     import eyas.bench.batches as batches
 
@@ -233,12 +238,15 @@ def test_an_impossible_speedup_is_written_as_such_and_ends_in_an_error(
         return arm_figures(depth, own, slowed, equal_texts)
 
     monkeypatch.setattr(batches, "arm_figures", flattered)
+    monkeypatch.setattr("eyas.bench.processor_wait.ProcessorWait.share", lambda _: waited)
     out = tmp_path / "bench.json"
 
-    assert main([*write_pair(tmp_path), "--batch", "2", "--out", str(out)]) == 1
+    assert main([*write_pair(tmp_path), "--batch", "2", "--out", str(out)]) == code
 
-    assert "error[bench-baseline-handicapped]" in capsys.readouterr().err
-    assert json.loads(out.read_text())["verdict"].startswith("NOT VALID: a speedup of at least ")
+    assert ("error[bench-baseline-handicapped]" in capsys.readouterr().err) == (code == 1)
+    verdict = json.loads(out.read_text())["verdict"]
+    assert verdict.startswith("NOT VALID: a speedup of at least ")
+    assert ("waited for a processor for 40% of the time" in verdict) == (code == 0)
 
 
 @pytest.mark.parametrize(("text", "batches"), [("8", (8,)), ("1, 32,8", (1, 8, 32)), ("", ())])

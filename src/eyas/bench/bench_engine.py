@@ -15,6 +15,7 @@ from eyas.bench.batches import BatchJudge, impossible_in_batches, run_batches, w
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.engine_arm import EngineOracle, TransformersArm
 from eyas.bench.measure import ALL, MAX_LOGIT_GAP, BenchPrompt
+from eyas.bench.processor_wait import ProcessorWait, refused
 from eyas.bench.run_bench import BenchSetup, parting, repetition_notes, run_bench
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
@@ -253,9 +254,11 @@ def bench_in_batches(
     if reason is not None and placement.device.type == "cuda":
         talk.note(f"steps are not captured as CUDA graphs, which is many times slower: {reason}")
     judge = BatchJudge(EngineOracle(Engine(LlamaTarget(pair.weights))), MAX_LOGIT_GAP[config.dtype])
+    wait = ProcessorWait()
     batches, texts = run_batches(pair, prompts, config, judge, captures=captures, talk=talk)
+    waited = wait.share()
     path = "captured CUDA graphs" if captures else "torch"
-    about = {"target_path": path, "draft_path": path, "threads": torch.get_num_threads()}
+    about = {"target_path": path, "draft_path": path, "threads": torch.get_num_threads(), "processor_wait": waited}
     return _record(batches, texts, prompts, judge, replace(subject, settings={**about, **subject.settings}), config)
 
 
@@ -287,20 +290,19 @@ def _record(
         draft=subject.draft,
         data=subject.data,
         settings=subject.settings,
-        verdict=_verdict(batches, judge),
+        verdict=_verdict(batches, judge, subject.settings["processor_wait"]),
         notes=notes,
         batches=batches,
     )
 
 
-def _verdict(batches: Sequence[BatchFigures], judge: BatchJudge) -> str:
+def _verdict(batches: Sequence[BatchFigures], judge: BatchJudge, waited: float | None) -> str:
     lines = where_it_pays(batches)
     same = "all" if not judge.divergences else f"{judge.num_compared - len(judge.divergences)} of"
     lines.append(
         f"{same.capitalize()} {judge.num_compared} answers are equal to the plain ones of their batch, token for token"
         f"{parting(judge.divergences, judge.max_gap)}"
     )
-    refusal = impossible_in_batches(batches)
-    if refusal is not None:
-        lines.insert(0, f"NOT VALID: {refusal.what} ({refusal.where})")
+    if (refusal := impossible_in_batches(batches)) is not None:
+        lines.insert(0, refused(refusal, waited))
     return ". ".join(lines) + "."

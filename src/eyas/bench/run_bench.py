@@ -8,6 +8,7 @@ from eyas.bench.bench_config import BenchConfig
 from eyas.bench.compare import best_of, compare, impossible, is_told
 from eyas.bench.engine_arm import EngineArm, EngineOracle, PartTimer, TreeArm, TreePartTimer
 from eyas.bench.measure import ALL, MAX_LOGIT_GAP, Answer, Arm, BenchPrompt, Measurements, figures, judge, measure
+from eyas.bench.processor_wait import ProcessorWait, refused
 from eyas.decode.repetition import repetition_share
 from eyas.records.bench_record import ArmFigures, BenchRecord, Comparison, Divergence, Passage, arm_words
 from eyas.talk import Talk
@@ -69,7 +70,9 @@ def run_bench(
     timers = [timer for timer in (chains, trees) if timer is not None]
     for timer in timers:
         timer.sample(_PART_SAMPLES)
+    wait = ProcessorWait()
     measured = measure(arms, prompts, config.repeats, talk)
+    waited = wait.share()
     for timer in timers:
         timer.sample(_PART_SAMPLES)
 
@@ -102,8 +105,8 @@ def run_bench(
         target=subject.target,
         draft=subject.draft,
         data=subject.data,
-        settings=subject.settings,
-        verdict=_verdict(speeds, comparisons, best.arm, divergences, num_compared, max_gap),
+        settings={**subject.settings, "processor_wait": waited},
+        verdict=_verdict(speeds, comparisons, best.arm, divergences, num_compared, max_gap, waited),
         notes=[*repetition_notes(repetition), *_peer_notes(speeds)],
     )
 
@@ -160,6 +163,7 @@ def _verdict(
     divergences: Sequence[Divergence],
     num_compared: int,
     max_gap: float,
+    waited: float | None,
 ) -> str:
     at_best = [c for c in comparisons if c.arm == best and is_told(c.set, [k.set for k in comparisons])]
     lines = [f"{c.set}: {c.verdict}; accept length {c.accept_length:.2f}" for c in at_best]
@@ -170,9 +174,8 @@ def _verdict(
     )
     if peer := _peer_share(speeds):
         lines.append(f"the plain arm runs at {peer:.2f} times the speed of transformers' generate")
-    refusal = impossible(comparisons)
-    if refusal is not None:
-        lines.insert(0, f"NOT VALID: {refusal.what} ({refusal.where})")
+    if (refusal := impossible(comparisons)) is not None:
+        lines.insert(0, refused(refusal, waited))
     num_arms = len({c.arm for c in comparisons})
     name = f"best of {num_arms} arms: {arm_words(best)}" if num_arms > 1 else arm_words(best)
     return f"{name[0].upper()}{name[1:]}. " + ". ".join(lines) + "."

@@ -278,28 +278,35 @@ def test_a_frozen_server_can_still_be_stopped(bench: Bench):
     assert outcome.is_gone
 
 
-def test_the_engine_does_not_outlive_an_eyas_that_is_killed(tmp_path: Path):
-    """kill -9 to us: the guard ends the engine, also children in sessions of their own."""
+@pytest.mark.parametrize("also", ["", "guard", "keeper", "group of the guard"])
+def test_the_engine_does_not_outlive_an_eyas_that_is_killed(also: str, tmp_path: Path):
+    """kill -9 to us and to one of our two processes above the engine: the other one ends it, also children in sessions
+    of their own that ignore SIGTERM."""
     code = (
         "import os, sys, time; from pathlib import Path;"
         "from eyas.serve.look.engine_process import start_process; from eyas.serve.facts.run_folder import RunFolder;"
         "p = start_process([sys.executable, sys.argv[1], sys.argv[2]], dict(os.environ),"
         " RunFolder.create(Path(sys.argv[3]), engine='sglang'), drain_deadline_s=1.0);"
-        "print(p.pid, p.guard_pid, flush=True); time.sleep(1000)"
+        "print(p.pid, p.guard_pid, p.keeper.pid, flush=True); time.sleep(1000)"
     )
     script = json.dumps({"ranks": 2, "leak": True, "ignore_term": True, "port": free_port()})
     parent = subprocess.Popen(
         [sys.executable, "-c", code, str(FAKE), script, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
-    engine, guard = (int(word) for word in parent.stdout.readline().split())
-    assert wait_for(lambda: len(tree_of(guard)) == 4)
-    pids = [process.pid for process in tree_of(guard)]
+    engine, guard, keeper = (int(word) for word in parent.stdout.readline().split())
+    assert wait_for(lambda: len(tree_of(keeper)) == 5)
+    pids = [process.pid for process in tree_of(keeper)]
+    os.kill(parent.pid, signal.SIGSTOP)  # both are gone before either can act
+    if also == "group of the guard":
+        os.killpg(guard, signal.SIGKILL)
+    elif also:
+        os.kill({"guard": guard, "keeper": keeper}[also], signal.SIGKILL)
     parent.kill()
     parent.wait()
     parent.stdout.close()
 
-    assert engine in pids
+    assert {engine, guard} < set(pids)
     assert wait_for(lambda: not any(is_alive(pid) for pid in pids), within=20)
 
 
@@ -312,15 +319,19 @@ def test_a_chain_of_short_lived_processes_does_not_outlive_the_engine(bench: Ben
     assert chain_of(process.pid) == []
 
 
-def test_children_that_ignore_sigterm_end_when_the_guard_is_killed(bench: Bench):
+@pytest.mark.parametrize("also_the_keeper", [False, True])
+def test_children_that_ignore_sigterm_end_when_the_guard_is_killed(also_the_keeper: bool, bench: Bench):
     process, supervisor = bench.start(ranks=2, leak=True, port=free_port(), health=[[0, 200]])
     run_to(supervisor, StateName.READY)
     assert wait_for(lambda: len(process.living()) == 3)
     supervisor.step()
     pids = process.living()
-    os.kill(process.guard_pid, signal.SIGKILL)
+    victims = [process.guard_pid, process.keeper.pid][: 1 + also_the_keeper]
+    for pid in reversed(victims):
+        os.kill(pid, signal.SIGKILL)
 
     assert wait_for(lambda: process.poll() is not None)
+    assert process.wait_gone(10)
     assert not any(is_alive(pid) for pid in pids)
 
 

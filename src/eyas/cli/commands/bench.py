@@ -10,6 +10,7 @@ from eyas import shipped
 from eyas.bench.batches import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.compare import impossible, is_told, outcome, share_of_ceiling
+from eyas.bench.processor_wait import is_busy
 from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
@@ -65,7 +66,10 @@ def bench(
     record = bench_engine(folder, draft, rows, config, cache=cache_folder(), talk=talk)
     document = record.as_document()
     save_document(document, out)
-    if (refusal := impossible(record.comparisons) or impossible_in_batches(record.batches)) is not None:
+    refusal = impossible(record.comparisons) or impossible_in_batches(record.batches)
+    if refusal is not None and not is_busy(
+        record.settings.get("processor_wait")
+    ):  # the verdict tells of a busy machine
         talk.line(render(document))
         raise refusal
     return emit(document, render(document), json=json)

@@ -40,7 +40,8 @@ class EngineProcess:
     """A running (or ended) engine.
 
     Attributes:
-        pid: the engine's main process. guard_pid: the guard above it. log_path: stdout and stderr.
+        pid: the engine's main process. guard_pid: the guard above it, which leads their session. keeper: above that.
+        log_path: stdout and stderr.
         exit_code: as a shell says it (137 = SIGKILL), None while it runs.
         num_leftovers: processes that outlived the main one and were ended by the guard.
         is_gone: nothing of the tree is left.
@@ -48,7 +49,8 @@ class EngineProcess:
     """
 
     pid: int
-    guard: "subprocess.Popen[bytes]"
+    guard_pid: int
+    keeper: "subprocess.Popen[bytes]"
     log_path: Path
     status_fd: int
     lifeline_fd: int
@@ -59,11 +61,6 @@ class EngineProcess:
     oom_kills_before: int | None = None
     known: dict[int, float] = field(default_factory=dict)
     _rest: str = ""
-
-    @property
-    def guard_pid(self) -> int:
-        """The guard's process number."""
-        return self.guard.pid
 
     def poll(self) -> int | None:
         """The exit code if the main process has ended."""
@@ -107,7 +104,7 @@ class EngineProcess:
         while not self.is_gone and (left := end - time.monotonic()) > 0:
             self._read_status(min(left, 0.2))
         if self.is_gone:
-            self.guard.wait(timeout=5)
+            self.keeper.wait(timeout=5)
         return self.is_gone
 
     def living(self) -> tuple[int, ...]:
@@ -140,7 +137,7 @@ class EngineProcess:
         while self.status_fd >= 0 and not self.is_gone and _is_readable(self.status_fd, wait_s):
             data = os.read(self.status_fd, 4096)
             if not data:
-                # The guard itself was killed: PR_SET_PDEATHSIG has ended the main process, and the others are orphans.
+                # Guard and keeper were killed: PR_SET_PDEATHSIG has ended the main process, and the others are orphans.
                 self.exit_code = 137 if self.exit_code is None else self.exit_code
                 self.num_leftovers += end_orphans(self.known, self.guard_pid)
                 self.is_gone = True
@@ -152,7 +149,7 @@ class EngineProcess:
 
     def _take(self, line: str) -> None:
         word, _, value = line.partition(" ")
-        if word == "exit":
+        if word == "exit" and self.exit_code is None:  # the guard's word counts more than that of its keeper
             self.exit_code = int(value)
         elif word == "left":
             self.num_leftovers = int(value)
@@ -190,7 +187,7 @@ def start_process(
     life_read, life_write = os.pipe()
     script = str(Path(__file__).with_name("guard.py"))
     try:
-        guard = subprocess.Popen(
+        keeper = subprocess.Popen(
             [sys.executable, "-I", script, str(status_write), str(life_read), str(drain_deadline_s), *command],
             env=environment,
             cwd=cwd,
@@ -203,16 +200,17 @@ def start_process(
     finally:
         for descriptor in (log, status_write, life_read):
             os.close(descriptor)
-    first = _first_line(status_read)
-    word, _, value = first.partition(" ")
+    guard_pid = _next_line(status_read).removeprefix("guard ")
+    word, _, value = _next_line(status_read).partition(" ")
     if word != "pid":
         os.close(life_write)
-        guard.wait(timeout=10)
+        keeper.wait(timeout=10)
         os.close(status_read)
         raise _not_started(command, value)
     return EngineProcess(
         pid=int(value),
-        guard=guard,
+        guard_pid=int(guard_pid),
+        keeper=keeper,
         log_path=run_folder.log_path,
         status_fd=status_read,
         lifeline_fd=life_write,
@@ -249,8 +247,8 @@ def _session_of(pid: int) -> int:
     return -1
 
 
-def _first_line(descriptor: int) -> str:
-    """The guard's first word, byte by byte so that nothing after it is lost."""
+def _next_line(descriptor: int) -> str:
+    """The guard's next line, byte by byte so that nothing after it is lost."""
     text = b""
     end = time.monotonic() + _START_S
     while not text.endswith(b"\n") and (left := end - time.monotonic()) > 0:

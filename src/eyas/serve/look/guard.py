@@ -2,13 +2,16 @@
 
     python -I guard.py STATUS_FD LIFELINE_FD DEADLINE_S COMMAND...
 
-- It is a child subreaper: whatever the engine's processes leave becomes its child, also after setsid.
+- Two processes: the guard, which starts the engine, and above it its keeper, which only waits. If the guard is killed,
+  the keeper ends what it leaves; if the keeper is killed, the guard does not need it. They are in sessions of their own,
+  so that no signal to a process group reaches both.
+- Both are child subreapers: whatever the engine's processes leave becomes the guard's child, also after setsid.
 - It notices the death of its parent (end of file on LIFELINE_FD), even by SIGKILL, and then ends the engine:
   SIGTERM, DEADLINE_S, SIGKILL.
 - When the engine's main process ends, it ends what is left of the tree, until it has no child any more (ECHILD): a
   process that forks and ends between two looks at /proc leaves its child to the subreaper.
 - The engine's main process gets SIGKILL if the guard itself is killed (PR_SET_PDEATHSIG).
-Status lines: "pid N", "failed ERRNO", "exit CODE" (as a shell says it: 128 + signal), "left N" (processes that
+Status lines: "guard N", "pid N", "failed ERRNO", "exit CODE" (as a shell says it: 128 + signal), "left N" (processes that
 outlived their main process and were ended), "gone".
 """
 
@@ -24,6 +27,7 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_S = 0.1
 _LEFTOVER_S = 5.0
+_LEFT_BY_GUARD_S = 1.0  # their main process was killed: there is nothing to drain
 
 
 def main(arguments: list[str]) -> int:
@@ -34,16 +38,31 @@ def main(arguments: list[str]) -> int:
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
+    guard = os.fork()
+    if guard:
+        os.close(lifeline)
+        return _keep(guard, status)
+    os.setsid()
+    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # a fork does not inherit it
+    _say(status, f"guard {os.getpid()}")
     child = _start(command, libc, status, lifeline)
     if child is None:
         return 127
     code = _watch(child, lifeline, deadline)
-    _say(status, f"exit {code}")
-    left = _end_all(_LEFTOVER_S)
-    if left:
-        _say(status, f"left {left}")
-    _say(status, "gone")
+    _end_and_say(status, f"exit {code}", _LEFTOVER_S)
     return code
+
+
+def _keep(guard: int, status: int) -> int:
+    """Wait for the guard; its exit code. If it was killed, its children are ours now: end them."""
+    while True:
+        pid, state = os.waitpid(-1, 0)
+        if pid == guard:
+            break
+    if not os.WIFSIGNALED(state):
+        return os.waitstatus_to_exitcode(state)
+    _end_and_say(status, "exit 137", _LEFT_BY_GUARD_S)  # PR_SET_PDEATHSIG ended the engine's main process
+    return 137
 
 
 def _start(command: list[str], libc: ctypes.CDLL, status: int, lifeline: int) -> int | None:
@@ -144,6 +163,14 @@ def _end_all(grace_s: float) -> int:
             asked.add(pid)
         time.sleep(0.0 if late else 0.02)  # a chain of short-lived processes is only caught by looking fast
     return len(asked)
+
+
+def _end_and_say(status: int, ending: str, grace_s: float) -> None:
+    _say(status, ending)
+    left = _end_all(grace_s)
+    if left:
+        _say(status, f"left {left}")
+    _say(status, "gone")
 
 
 def _send(pid: int, number: int) -> None:
