@@ -2,17 +2,17 @@
 
     python -I guard.py STATUS_FD LIFELINE_FD DEADLINE_S COMMAND...
 
-- Two processes: the guard, which starts the engine, and above it its keeper, which only waits. If the guard is killed,
-  the keeper ends what it leaves; if the keeper is killed, the guard does not need it. They are in sessions of their own,
-  so that no signal to a process group reaches both.
+- Two processes: the guard, which starts the engine, and above it its keeper, which only waits. If the guard is
+  killed, the keeper ends what it leaves; if the keeper is killed, the guard does not need it. Each has a session of its
+  own, so that no signal to a process group reaches both.
 - Both are child subreapers: whatever the engine's processes leave becomes the guard's child, also after setsid.
 - It notices the death of its parent (end of file on LIFELINE_FD), even by SIGKILL, and then ends the engine:
   SIGTERM, DEADLINE_S, SIGKILL.
 - When the engine's main process ends, it ends what is left of the tree, until it has no child any more (ECHILD): a
   process that forks and ends between two looks at /proc leaves its child to the subreaper.
 - The engine's main process gets SIGKILL if the guard itself is killed (PR_SET_PDEATHSIG).
-Status lines: "guard N", "pid N", "failed ERRNO", "exit CODE" (as a shell says it: 128 + signal), "left N" (processes that
-outlived their main process and were ended), "gone".
+Status lines: "guard N", "pid N", "failed ERRNO", "exit CODE" (as a shell says it: 128 + signal), "left N" (processes
+that outlived their main process and were ended), "gone".
 """
 
 import contextlib
