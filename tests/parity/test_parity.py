@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from eyas.cli.app import main
 from eyas.cli.target_option import cache_folder
+from eyas.client.server_api import Counters
 from eyas.contract.spec.target_spec import read_target
 from eyas.decode.chain import rule_for
 from eyas.decode.sampling import Sampling
@@ -16,6 +17,9 @@ from eyas.engine.engine import Limits
 from eyas.engine.open_engine import open_engine
 from eyas.models.placement import place
 from eyas.models.save_draft import save_draft
+from eyas.parity import ask as ask_module
+from eyas.serve.verdict import parity_step
+from eyas.serve.verdict.parity_step import ParityStep, source_of
 from eyas.talk import Silent
 from stub_server import Script, StubServer
 from tiny_draft import tiny_draft
@@ -161,3 +165,33 @@ def test_sampled_drafts_need_the_target(pair, tmp_path, capsys):
     code, found = asked(capsys, "http://127.0.0.1:9", "--draft", str(draft), *options)
 
     assert (code, found["code"]) == (2, "parity-config-invalid")
+
+
+def test_the_verdict_of_serve_asks_in_these_words(pair, prompts, tmp_path):
+    """`ParityStep` runs the command in another process; here its words, in this one."""
+    target, draft = pair
+    play, pack = playing(target, draft), tmp_path / "pack.safetensors"
+    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
+    for row in rows:
+        row["response_ids"] = play(row["prompt_ids"], 128)[0]
+    recorded = tmp_path / "recorded.jsonl"
+    recorded.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    main(["eval", str(draft), "--target", str(target), "--data", str(recorded), "--write-probe", str(pack)])
+    source, _ = source_of(pack, None, is_tree=False, is_quantised=False)
+    with StubServer(Script(engine="vllm", depth=K, play=play)) as server:
+        step = ParityStep(url=server.url, api_key=None, draft=draft, num_draft_tokens=K, source=source, folder=tmp_path)
+        code = main(step._command(tmp_path / "parity.json")[3:])
+    found = parity_step._read(tmp_path / "parity.json", code, errors=tmp_path)
+
+    assert (found.verdict, found.served) == ("equal", found.replayed), found.words
+
+
+def test_counters_that_hold_other_requests_are_not_compared(pair, prompts, capsys, monkeypatch):
+    target, draft = pair
+    readings = iter([Counters(generated_tokens=0.0), Counters(generated_tokens=1e6)])
+    monkeypatch.setattr(ask_module.counters, "read", lambda *a, **k: next(readings))
+    with StubServer(Script(engine="vllm", depth=K, play=playing(target, draft))) as server:
+        code, found = asked(capsys, server.url, "--draft", str(draft), "--target", str(target), "--data", str(prompts))
+
+    assert (code, found["code"]) == (1, "server-not-idle")
+    assert "1000000 tokens" in found["why"]

@@ -9,7 +9,7 @@ from eyas.client import counters
 from eyas.client.address import ServerAddress
 from eyas.client.counters import difference
 from eyas.client.generate import generate
-from eyas.client.server_api import GenerationOptions, ServerAnswer
+from eyas.client.server_api import Counters, GenerationOptions, ServerAnswer
 from eyas.decode.accept_length import Acceptance, pooled
 from eyas.errors import ExitCode, EyasError
 from eyas.records.eval_rows import EvalRow
@@ -30,6 +30,13 @@ class ServerGivesNoCounts(EyasError):
     """The server does not say what it accepted."""
 
     code = "server-gives-no-counts"
+    exit_code = ExitCode.FINDINGS
+
+
+class ServerNotIdle(EyasError):
+    """Other requests ran while the server's counters were read: its counts are not those of the prompts asked."""
+
+    code = "server-not-idle"
     exit_code = ExitCode.FINDINGS
 
 
@@ -66,6 +73,7 @@ def ask(
 
     Raises:
         ServerGivesNoIds, ServerGivesNoCounts: an answer lacks token ids or acceptance counts.
+        ServerNotIdle: it counts all answers together, and answered others meanwhile.
         ServerUnreachable, ServerRefused.
     """
     assert options.depth is not None, "K is needed to count per position"
@@ -85,6 +93,7 @@ def ask(
         by_row = tuple(found or Acceptance.none(options.depth) for found in counted)
         return Served(rows=tuple(rows), by_row=by_row, pooled=pooled(by_row, options.depth))
     after = counters.read(address, http=http)
+    _require_alone(address, before, after, rows, options.depth)
     total = Acceptance.none(options.depth)
     for rank, reading in after.acceptance.items():
         total += difference(reading, before.acceptance.get(rank, Acceptance.none(len(reading.accepted_at))))
@@ -96,6 +105,21 @@ def ask(
             "start it with speculation and its metrics on; `eyas serve` prints the flags",
         )
     return Served(rows=tuple(rows), by_row=None, pooled=total)
+
+
+def _require_alone(
+    address: ServerAddress, before: Counters, after: Counters, rows: Sequence[EvalRow], depth: int
+) -> None:
+    ours = sum(len(row.response_ids) for row in rows)
+    # What an answer accepts beyond its end may be counted as generated.
+    counted = (after.generated_tokens or 0) - (before.generated_tokens or 0)
+    if counted > ours + (depth + 1) * len(rows) or (after.running or 0) > 0:
+        raise ServerNotIdle(
+            "other requests ran on the server",
+            address.url,
+            f"it generated {counted:.0f} tokens, {ours} of them for eyas, and it counts all requests together",
+            "ask when it is idle",
+        )
 
 
 def _row(prompt: EvalRow, answer: ServerAnswer, address: ServerAddress) -> EvalRow:

@@ -68,6 +68,14 @@ class ServeFlow:
     """Factor for how long each phase may be silent before it is called a stall: above 1 for a slow disk or a very large
     model."""
 
+    parity: bool = True
+    """After the canaries, replay the server's answers with the draft as it was trained, and compare what was accepted:
+    on the pack of --probe, or where the target's weights are below 2 GiB. Runs on the CPU, in what is left of
+    --verdict-seconds."""
+
+    probe: Path | None = None
+    """A probe pack of this target (`eyas eval --write-probe`) to replay on."""
+
     stop_after_verdict: Annotated[bool, Parameter(negative="")] = False
     """End the server after the verdict (without one: when it is ready) instead of serving on, for scripts."""
 
@@ -80,6 +88,11 @@ class ServeFlow:
             ),
             (f"--patience {self.patience} is not a positive factor", not 0 < self.patience < inf),
             ("--expect is compared by the verdict: not with --no-verdict", bool(self.expect) and not self.verdict),
+            (
+                "--probe is compared by the verdict: not with --no-verdict or --no-parity",
+                self.probe is not None and not (self.verdict and self.parity),
+            ),
+            (f"--probe {self.probe} is not a file", self.probe is not None and not self.probe.is_file()),
         )
 
 
@@ -164,6 +177,8 @@ def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Termin
         expected=read_expected(flow.expect) if flow.expect else (),
         stop_after_verdict=flow.stop_after_verdict,
         patience=Patience(scale=flow.patience),
+        parity=flow.parity,
+        probe=flow.probe,
     )
 
     def replan(words: tuple[str, ...], variables: Mapping[str, str]) -> LaunchPlan:

@@ -23,6 +23,8 @@ class LaunchSettings:
         canary: how much the verdict asks; None = no verdict.
         expected: the target's own answers, for losslessness.
         stop_after_verdict: end the server after the verdict (or at a stall), instead of serving on.
+        parity: replay the server's answers after the canaries, where a pack or a small target is at hand.
+        probe: the pack.
         poll_s: seconds between two looks.
         patience: how long to wait before something is called a stall.
     """
@@ -32,6 +34,8 @@ class LaunchSettings:
     canary: CanaryOptions | None = CanaryOptions()  # noqa: RUF009 - frozen
     expected: tuple[ExpectedAnswer, ...] = ()
     stop_after_verdict: bool = False
+    parity: bool = False
+    probe: Path | None = None
     poll_s: float = 1.0
     request_timeout_s: float = 60.0
     patience: Patience = Patience()  # noqa: RUF009 - frozen

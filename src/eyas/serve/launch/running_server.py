@@ -19,6 +19,7 @@ from eyas.serve.look.engine_process import DRAIN_DEADLINE_S, EngineProcess
 from eyas.serve.supervise.supervisor import Supervisor
 from eyas.serve.supervise.views import View, final_text
 from eyas.serve.verdict.canary_run import CanaryOptions
+from eyas.serve.verdict.parity_step import ParityFound, ParityStep, source_of
 from eyas.serve.verdict.verdict import Verdict, first_minute
 from eyas.serve.verdict.verdict_findings import VerdictContext
 
@@ -46,6 +47,7 @@ class RunningServer:
     _asked_at: float = 0.0
     _is_given_up: bool = False
     _said_at_s: float = -1.0
+    _parity: ParityStep | None = None
     _contained: Containment = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +58,13 @@ class RunningServer:
 
         Whatever fails here is told and left out; only these three end it.
         """
+        try:
+            return self._until_end()
+        finally:
+            if self._parity is not None:
+                self._contained.run("ending the replay", self._parity.stop, None)
+
+    def _until_end(self) -> Snapshot:
         stalled: Snapshot | None = None
         while True:
             snapshot = self._look()
@@ -148,7 +157,30 @@ class RunningServer:
         with open_http(address, timeout_s=self.settings.request_timeout_s) as http:
             # "Application startup complete." comes a moment before the port is listened on.
             await_answer(http, address, _PORT_LAG_S)
-            return first_minute(http, address, canary, context)
+            return first_minute(http, address, canary, context, replay=self._replay())
+
+    def _replay(self) -> Callable[[float], ParityFound] | None:
+        request = self.plan.request
+        if not self.settings.parity:
+            return None
+        source, refusal = source_of(
+            self.settings.probe,
+            request.target_folder,
+            is_tree=request.options.topk > 1,
+            is_quantised=request.options.quantization is not None,
+        )
+        if not source and not refusal:
+            return None
+        self._parity = ParityStep(
+            url=self.plan.command.url,
+            api_key=self.api_key,
+            draft=request.draft,
+            num_draft_tokens=request.options.num_draft_tokens,
+            source=source,
+            refusal=refusal,
+            folder=self.folder.path,
+        )
+        return self._parity.run
 
 
 def _in_background(work: "Callable[[], Verdict]") -> "Future[Verdict]":

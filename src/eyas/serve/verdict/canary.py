@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eyas.client.server_api import Prompt
 
-_QUESTIONS = (
+QUESTIONS = (
     "Explain in a few sentences why the sky is blue.",
     "Write a Python function that returns the n-th Fibonacci number, then explain it.",
     "A train leaves at 9:40 and arrives at 13:05. How long does the journey take? Think step by step.",
@@ -45,7 +45,7 @@ def canary_prompts(target_folder: Path | None) -> CanaryPrompts:
     if target_folder is None:
         return CanaryPrompts(prompts=_plain(), note="the target's folder is not known: canaries are plain text")
     try:
-        return CanaryPrompts(prompts=tuple(render_chat(target_folder, q) for q in _QUESTIONS))
+        return CanaryPrompts(prompts=tuple(render_chat(target_folder, q) for q in QUESTIONS))
     except (OSError, ValueError, KeyError) as error:
         return CanaryPrompts(prompts=_plain(), note=f"no usable chat template ({error}): canaries are plain text")
 
@@ -89,7 +89,7 @@ def loops(tokens: Sequence[object]) -> bool:
 
 
 def _plain() -> tuple[Prompt, ...]:
-    return tuple(f"Question: {q}\nAnswer:" for q in _QUESTIONS)
+    return tuple(f"Question: {q}\nAnswer:" for q in QUESTIONS)
 
 
 def _template(folder: Path, config: dict[str, object]) -> str:

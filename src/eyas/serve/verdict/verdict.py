@@ -1,10 +1,12 @@
 """The first-minute verdict: does this server really speculate, does it accept, are its answers right? In words.
 
 The measured numbers only corroborate; what an engine does with a draft is the ledger's to say (a missing q_proj can
-cost nothing on an easy text). The place of a predicted accept length is kept in `Verdict.prediction`.
+cost nothing on an easy text). Where the server's own answers were replayed, `Verdict.replay` says what they
+should give.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,12 @@ from eyas.client.address import ServerAddress
 from eyas.decode.accept_length import Acceptance
 from eyas.diagnostic import Diagnostic, errors_of, worst_first
 from eyas.errors import EyasError
+from eyas.serve.facts.containment import told
 from eyas.serve.facts.state import Proof
 from eyas.serve.verdict.canary import canary_prompts
 from eyas.serve.verdict.canary_run import CanaryOptions, RankResult, run_canaries
 from eyas.serve.verdict.losslessness import Losslessness, compare_answers
+from eyas.serve.verdict.parity_step import NOT_MADE, ParityFound
 from eyas.serve.verdict.verdict_findings import VerdictContext, verdict_findings
 
 if TYPE_CHECKING:
@@ -31,7 +35,7 @@ class Verdict:
         acceptance: all ranks pooled.
         ranks: rank by rank.
         findings: what is wrong, worst first.
-        prediction: a predicted accept length to compare with; None = none was made.
+        replay: of the server's own answers; None = there was nothing to replay on.
     """
 
     acceptance: Acceptance
@@ -40,7 +44,7 @@ class Verdict:
     findings: tuple[Diagnostic, ...]
     words: str
     notes: tuple[str, ...] = ()
-    prediction: float | None = None
+    replay: ParityFound | None = None
 
     @property
     def ok(self) -> bool:
@@ -60,7 +64,10 @@ class Verdict:
             "ok": self.ok,
             "words": self.words,
             **_numbers(self.acceptance),
-            "prediction": self.prediction,
+            "prediction": self.replay.replayed if self.replay else None,
+            "replay": {"verdict": self.replay.verdict, "words": self.replay.words, **self.replay.document}
+            if self.replay
+            else None,
             "ranks": [
                 {
                     "rank": r.rank,
@@ -85,12 +92,21 @@ class Verdict:
 
 
 def first_minute(
-    http: "httpx.Client", address: ServerAddress, options: CanaryOptions, context: VerdictContext
+    http: "httpx.Client",
+    address: ServerAddress,
+    options: CanaryOptions,
+    context: VerdictContext,
+    *,
+    replay: Callable[[float], ParityFound] | None = None,
 ) -> Verdict:
-    """Ask the canaries, read the counters, compare the answers, and judge.
+    """Ask the canaries, read the counters, compare the answers, replay them, and judge.
 
     Never raises for what the server does: a server that does not answer is a verdict too.
+
+    Args:
+        replay: given the seconds that are left, what `ParityStep.run` gives; None = nothing to replay on.
     """
+    began = time.monotonic()
     canaries = canary_prompts(context.target_folder)
     speculates, trouble = _speculates(http, address)
     results: list[RankResult] = []
@@ -100,6 +116,7 @@ def first_minute(
         except EyasError as error:
             results.append(_failed(rank, error, options))
     losslessness = _compare(http, address, results, context)
+    left = options.max_seconds * max(len(context.ranks), 1) - (time.monotonic() - began)
     return conclude(
         results,
         losslessness,
@@ -107,6 +124,7 @@ def first_minute(
         options,
         context,
         notes=tuple(n for n in (canaries.note, trouble) if n),
+        replay=_replayed(replay, results, left) if replay else None,
     )
 
 
@@ -118,29 +136,36 @@ def conclude(
     context: VerdictContext,
     *,
     notes: tuple[str, ...] = (),
+    replay: ParityFound | None = None,
 ) -> Verdict:
     """The verdict on what was seen; pure.
 
     Args:
         speculates: what the server's counters say; None = they say nothing.
+        replay: see `Verdict`.
     """
     pooled = Acceptance.none(options.num_draft_tokens)
     for result in results:
         pooled += result.acceptance
-    found = worst_first(verdict_findings(results, pooled, losslessness, speculates, options, context))
+    found = worst_first(verdict_findings(results, pooled, losslessness, speculates, options, context, replay))
     notes = (*notes, *dict.fromkeys(n for r in results for n in r.notes))
     return Verdict(
         acceptance=pooled,
         ranks=tuple(results),
         losslessness=losslessness,
         findings=found,
-        words=_words(pooled, found, losslessness, context),
+        words=_words(pooled, found, losslessness, context, replay),
         notes=notes,
+        replay=replay,
     )
 
 
 def _words(
-    pooled: Acceptance, findings: Sequence[Diagnostic], losslessness: Losslessness, context: VerdictContext
+    pooled: Acceptance,
+    findings: Sequence[Diagnostic],
+    losslessness: Losslessness,
+    context: VerdictContext,
+    replay: ParityFound | None,
 ) -> str:
     worst = next(iter(errors_of(findings)), None)
     if pooled.rounds:
@@ -155,7 +180,7 @@ def _words(
     else:
         head += f": {worst.what}; {worst.why}"
     lines = [head + (f"; next: {worst.advice}" if worst and worst.do else "")]
-    lines.append(str(losslessness))
+    lines += [str(losslessness), *([str(replay)] if replay else [])]
     lines += [f"{f.severity}: {f.what} ({f.why})" for f in findings if f is not worst]
     if context.forced:
         lines.append(f"started although check said otherwise: --force {' '.join(context.forced)}")
@@ -188,6 +213,15 @@ def _compare(
         return compare_answers(http, address, context.expected)
     except EyasError as error:
         return not_compared(error.what)
+
+
+def _replayed(replay: Callable[[float], ParityFound], results: Sequence[RankResult], left_s: float) -> ParityFound:
+    if any(r.error for r in results) or not any(r.acceptance.rounds for r in results):
+        return ParityFound(verdict=NOT_MADE, words="the canaries gave no verify passes to compare with")
+    try:
+        return replay(left_s)
+    except Exception as error:  # noqa: BLE001 - the rest of the verdict stands without it
+        return ParityFound(verdict=NOT_MADE, words=f"eyas failed ({told(error)})")
 
 
 def _numbers(acceptance: Acceptance) -> dict[str, Any]:

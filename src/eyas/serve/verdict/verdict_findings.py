@@ -9,7 +9,9 @@ from eyas.diagnostic import Diagnostic, Severity
 from eyas.serve.supervise.liveness import BROKEN_FIRST_POSITION, NOTHING_ACCEPTED
 from eyas.serve.verdict.canary_run import CanaryOptions, RankResult
 from eyas.serve.verdict.losslessness import ExpectedAnswer, Losslessness
+from eyas.serve.verdict.parity_step import ParityFound
 
+_UNLIKE = 0.03  # of the accept length
 _COLLAPSED = 0.35  # conditional acceptance of draft 2 over that of draft 1
 
 
@@ -41,13 +43,16 @@ def verdict_findings(
     speculates: bool | None,
     options: CanaryOptions,
     context: VerdictContext,
+    replay: ParityFound | None = None,
 ) -> Iterator[Diagnostic]:
     """Everything wrong in the observations, unordered.
 
     Args:
         pooled: counts of all ranks together.
         speculates: what the server's counters say; None = they say nothing.
+        replay: of the server's own answers; None = none was made.
     """
+    yield from _replay_findings(replay, context)
     for result in results:
         if result.error is not None:
             yield _unanswered(result)
@@ -138,6 +143,23 @@ def _acceptance_findings(pooled: Acceptance, context: VerdictContext) -> Iterato
             f"a good first position, collapsed later ones: the draft's recurrent path (feedback state, mlp); {says}",
             context.next_command,
         )
+
+
+def _replay_findings(replay: ParityFound | None, context: VerdictContext) -> Iterator[Diagnostic]:
+    where = "the server's own answers, replayed"
+    if replay is not None and replay.verdict == "different":
+        says = f"the ledger says: {context.ledger}" if context.ledger else "the ledger is not known"
+        why = f"its text was replayed with the draft as it was trained; {says}"
+        yield _finding("served-unlike-trained", _weight(replay), replay.words, where, why, context.next_command)
+    elif replay is not None and replay.verdict == "too-few-rounds":
+        why = "whether the server runs the draft as it was trained is not known"
+        yield _finding("replay-undecided", "warning", replay.words, where, why, "compare longer: eyas parity URL")
+
+
+def _weight(replay: ParityFound) -> Severity:
+    """What a difference costs: a small one may come from arithmetic that near-ties do not explain (fp8 caches)."""
+    served, replayed = replay.served or 1.0, replay.replayed or 1.0
+    return "error" if abs(served - replayed) > _UNLIKE * replayed else "warning"
 
 
 def _not_speculating(speculates: bool | None, context: VerdictContext) -> Diagnostic:
