@@ -2,11 +2,9 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from eyas.contract.reading.open_draft import open_draft
@@ -15,6 +13,7 @@ from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.models.placement import Placement
+from eyas.models.stored_tensors import stored_tensors
 from eyas.talk import Silent, Talk
 
 
@@ -93,21 +92,11 @@ def load_draft(
 
 def read_tensors(spec: DraftSpec, path: Path) -> Iterator[tuple[str, Tensor]]:
     """Canonical name and contents (on the CPU, as stored) of every tensor of `spec`, from safetensors or .bin files."""
-    root = path if path.is_dir() else path.parent
-    by_file: dict[str, list[str]] = {}
-    for name, info in spec.tensors.items():
-        if name == "mask_hidden":  # of parallel drafting: eyas drafts one token a step
-            continue
-        assert info.file is not None, f"{name}: `open_draft` refuses what has no weights"
-        by_file.setdefault(info.file, []).append(name)
-    for file, names in by_file.items():
-        with ExitStack() as stack:
-            if file.endswith(".safetensors"):
-                stored = stack.enter_context(safe_open(root / file, "pt"))
-                yield from ((name, stored.get_tensor(spec.source_names[name])) for name in names)
-            else:
-                pickled = torch.load(root / file, map_location="cpu", weights_only=True, mmap=True)
-                yield from ((name, pickled[spec.source_names[name]]) for name in names)
+    # `mask_hidden` is of parallel drafting: eyas drafts one token a step.
+    wanted = {spec.source_names[name]: info for name, info in spec.tensors.items() if name != "mask_hidden"}
+    canonical = {stored: name for name, stored in spec.source_names.items()}
+    for stored, tensor in stored_tensors(path if path.is_dir() else path.parent, wanted):
+        yield canonical[stored], tensor
 
 
 @torch.no_grad()

@@ -9,9 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from eyas.contract.spec.target_parts import TargetPartMissing
 from eyas.models.placement import place
 from eyas.models.target import Target, require_own_states
-from eyas.models.target.loading import TargetPartMissing, TargetUnloadable
+from eyas.models.target.loading import TargetUnloadable
 from tiny_target import CONFIGS, NESTED, tiny_target
 
 CPU = place("float32", "cpu")

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import nn
 
+from eyas.contract.spec.target_parts import TargetPartMissing
 from eyas.errors import EnvironmentMissing
 from eyas.models.placement import PlacementInvalid, place
 from eyas.models.target import AuxBoundaryMissing, Target, TargetCacheUnsupported
-from eyas.models.target.loading import TargetPartMissing, TargetUnloadable
+from eyas.models.target.loading import TargetUnloadable
 from tiny_target import CONFIGS, NESTED, tiny_target
 
 

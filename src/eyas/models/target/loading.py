@@ -21,19 +21,14 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.utils import logging as transformers_logging
 
 from eyas.contract.files.read_checkpoint import CheckpointNotFound, read_checkpoint
+from eyas.contract.spec.target_parts import FINAL_NORMS, TargetPartMissing
 from eyas.contract.spec.target_size import TargetSize, size_of_counts
 from eyas.contract.spec.target_spec import TargetConfigIncomplete, TargetSpec, read_target
 from eyas.errors import EyasError
 from eyas.models.placement import Placement
+from eyas.models.target.text_model import text_model_options
 
 _LAYER_LISTS = ("layers", "h", "blocks")
-_FINAL_NORMS = ("norm", "final_layernorm", "final_layer_norm", "ln_f", "norm_f", "embedding_norm")
-
-
-class TargetPartMissing(EyasError):
-    """The target has no layers, embedding, final norm or head where one can be found."""
-
-    code = "target-part-missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +63,9 @@ def find_target_parts(model: PreTrainedModel) -> TargetParts:
         layers = _layer_list(module, num_layers)
         if layers is None:
             continue
-        norm = next((n for name in _FINAL_NORMS if isinstance(n := getattr(module, name, None), nn.Module)), None)
+        norm = next((n for name in FINAL_NORMS if isinstance(n := getattr(module, name, None), nn.Module)), None)
         if norm is None:
-            raise _missing(model, "final norm", f"{path or 'the model'} has none of {', '.join(_FINAL_NORMS)}")
+            raise _missing(model, "final norm", f"{path or 'the model'} has none of {', '.join(FINAL_NORMS)}")
         return TargetParts(
             text_model=module,
             path=path,
@@ -127,8 +122,6 @@ def _missing(model: PreTrainedModel, part: str, why: str) -> TargetPartMissing:
     )
 
 
-# Text models under another name than the class that computes them.
-_SAME_AS = {"kimi_k2": "deepseek_v3"}
 _EMBEDDING = "embed_tokens.weight"
 _Loaded = tuple[PreTrainedModel, Mapping[str, Any]]
 
@@ -193,15 +186,6 @@ def _text_only(folder: Path) -> dict[str, Any] | None:
     outer = prefix.removesuffix("model.") if prefix.endswith("model.") else ""
     mapping = {f"^{re.escape(prefix)}": "model."} | ({f"^{re.escape(outer)}lm_head": "lm_head"} if outer else {})
     return {"config": config, "key_mapping": mapping}
-
-
-def text_model_options(spec: TargetSpec) -> tuple[str, dict[str, Any]]:
-    """Of the text model in a target: transformers' name for its class, and its config with what the wrapper says."""
-    options = {key: value for key, value in spec.text_config.items() if key not in ("model_type", "auto_map")}
-    options["tie_word_embeddings"] = spec.tie_word_embeddings
-    if "quantization_config" in spec.config:
-        options.setdefault("quantization_config", spec.config["quantization_config"])
-    return _SAME_AS.get(spec.text_model_type, spec.text_model_type), options
 
 
 def _require_weights(model: PreTrainedModel, missing: Any, folder: Path) -> None:

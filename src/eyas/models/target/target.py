@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
+from eyas.contract.spec.target_parts import TargetPartMissing
 from eyas.decode.tree_rows import TreeRows
 from eyas.decode.tree_shape import TreeUnsupported
 from eyas.errors import EyasError
 from eyas.models.placement import Placement
 from eyas.models.states import States
-from eyas.models.target.loading import TargetPartMissing, find_target_parts, load_target_model
+from eyas.models.target.frozen_parts import FrozenParts, LogitScaling
+from eyas.models.target.loading import find_target_parts, load_target_model
 
 
 class AuxBoundaryMissing(EyasError):
@@ -43,12 +44,24 @@ class Target:
 
     Args:
         model: a `transformers` model with a language-model head.
+
+    Attributes:
+        parts: the pieces of the model.
+        frozen: those that training reads.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model.eval().requires_grad_(False)
         self.parts = find_target_parts(model)
         self.text_config = model.config.get_text_config(decoder=True)
+        self.frozen = FrozenParts(
+            name=self.name,
+            num_layers=self.num_layers,
+            embedding=self.parts.embedding,
+            head=self.parts.head,
+            final_norm=self.parts.final_norm,
+            scaling=LogitScaling.of(self.text_config),
+        )
         # transformers 5.24 renamed the argument; the old name goes in 5.40.
         parameters = inspect.signature(self.parts.text_model.forward).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -143,18 +156,9 @@ class Target:
                 raise self._no_cache(error) from error
         return States(aux=self._concat(by_boundary, aux_boundaries, input_ids), last=out.last_hidden_state)
 
-    @torch.no_grad()
     def logits(self, last: Tensor) -> Tensor:
         """[..., V] from states after the final norm, with the model's own scaling or soft cap."""
-        config = self.text_config
-        logits = F.linear(last, self.parts.head)
-        if (divisor := getattr(config, "logits_scaling", None)) is not None:
-            logits = logits / divisor
-        if (factor := getattr(config, "logit_scale", None)) is not None:
-            logits = logits * factor
-        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
-            logits = torch.tanh(logits / cap) * cap
-        return logits
+        return self.frozen.logits(last)
 
     def _no_cache(self, error: ValueError) -> TargetCacheUnsupported:
         return TargetCacheUnsupported(
