@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from stored_rows import ABOUT, assert_same_row, fill, stored_row
 
 from eyas.records.atomic import WriteFailed
 from eyas.store import StoreReader, StoreWriter
 from eyas.store.about import StoreUnreadable
 from eyas.store.layout import StoreDamaged
 from eyas.store.writer import StoreInUse, locked, require_unwritten
+from stored_rows import ABOUT, assert_same_row, fill, stored_row
 
 _NUM = 200
 _CHILD = f"""
@@ -149,7 +149,7 @@ def test_a_full_disk_is_told_and_all_rows_before_it_stay(tmp_path: Path, room: i
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
         with pytest.raises(WriteFailed, match="run the same command again"), writer:
-            for num in range(200):  # noqa: B007
+            for num in range(200):
                 writer.append(stored_row(num))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
-from stored_rows import ABOUT, about, assert_same_row, fill, stored_row
 
 from eyas.records.atomic import OutputExists
 from eyas.store import StoreReader, StoreRow, StoreWriter, row_key
 from eyas.store.about import StoreMismatch
 from eyas.store.reader import StoreLacksBoundary
+from stored_rows import ABOUT, about, assert_same_row, fill, stored_row
 
 _ROW = st.tuples(st.integers(0, 10_000), st.integers(1, 12), st.integers(0, 11), st.booleans())
 
@@ -32,7 +32,11 @@ def test_every_row_comes_back_as_it_was_whatever_the_shards_and_restarts(
     writer = StoreWriter.open(folder, kind, shard_bytes=shard_bytes)
     for i, (seed, length, first, is_known) in enumerate(drawn):
         row = stored_row(seed, kind, length, min(first, length - 1))
-        row = row if is_known else StoreRow(token_ids=row.token_ids, states=row.states, first=row.first, scales=row.scales)
+        row = (
+            row
+            if is_known
+            else StoreRow(token_ids=row.token_ids, states=row.states, first=row.first, scales=row.scales)
+        )
         assert writer.append(row) == (row.key not in rows)
         rows.setdefault(row.key, row)
         if i in reopen_after:
@@ -64,7 +68,7 @@ def test_a_shard_is_a_safetensors_file(tmp_path: Path):
 
 def test_two_writers_at_once_have_shards_of_their_own_and_a_row_of_both_is_read_once(tmp_path: Path):
     first, second = (StoreWriter.open(tmp_path / "s", ABOUT) for _ in range(2))
-    fill(first, range(0, 6))
+    fill(first, range(6))
     fill(second, range(4, 10))
     assert not second.has(stored_row(0).key)
     second.flush()

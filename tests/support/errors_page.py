@@ -20,6 +20,7 @@ GROUPS = {
     "check: engines": ("contract.engines",),
     "check: the draft and its target": ("contract", "cli.commands.check"),
     "prepare and train: data": ("data", "records.data_files", "records.rows"),
+    "extract and the store": ("extract", "store", "cli.commands.extract", "cli.commands.store"),
     "train": ("train", "cli.train", "cli.recipe", "cli.commands.train"),
     "parity": ("parity",),
     "eval and infer": ("replay", "models", "decode", "records.eval_rows", "records.probe_pack", "cli.commands.eval"),
