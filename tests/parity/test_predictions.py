@@ -54,8 +54,64 @@ def test_an_engine_that_loads_everything_will_serve_what_was_trained(folder, cap
     served = probe["engines"]["sglang==0.5.23"]["served"]
     assert served == {"exact": probe["trained"]}
     assert probe["trained"]["rounds"] > 50
-    assert "as trained" in text
+    assert "predicted: sglang==0.5.23" in text
     assert code in (0, 1)
+
+
+def test_our_own_engine_is_one_more_column(folder, capsys):
+    code, document, text = checked(capsys, folder, "draft", "--for", "ours")
+
+    probe = document["probe"]
+    assert (code, document["ours"]["ok"]) == (0, True)
+    assert probe["engines"]["ours"]["served"] == {"exact": probe["trained"]}
+    assert "predicted: ours" in text
+
+
+def test_a_draft_that_our_engine_cannot_load_is_refused_with_the_reason(folder, tmp_path, capsys):
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for file in (folder / "draft").iterdir():
+        (cut / file.name).write_bytes(file.read_bytes())
+    tensors = load_file(cut / "model.safetensors")
+    save_file({name: t for name, t in tensors.items() if "down_proj" not in name}, cut / "model.safetensors")
+
+    code = main(["check", str(cut), "--target", str(folder / "target"), "--for", "ours", "--json"])
+    told = capsys.readouterr()
+
+    document = json.loads(told.out.splitlines()[-1])
+    assert (code, document["ours"]["ok"]) == (1, False)
+    assert "ours: REFUSED" in told.err
+
+
+def test_eval_shows_trained_predicted_and_served_beside_each_other(folder, tmp_path, capsys):
+    """The predictions of `check --probe` are those of `eval --for`; served figures come from a run's documents."""
+    checked_ = checked(capsys, folder, "renamed", "--for", "sglang==0.5.9", "-k", "3")[1]
+    served = {"rounds": 300, "accept_length": 1.04, "per_position": [0.03, 0.01, 0.0]}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "verdict.json").write_text(json.dumps({"schema": "eyas.verdict/1", **served}))
+    words = ["--probe", str(folder / "pack"), "--for", "sglang==0.5.9", "--beside", str(tmp_path / "run")]
+
+    code = main(["eval", str(folder / "renamed"), *words, "-k", "3", "--json"])
+    told = capsys.readouterr()
+
+    document = json.loads(told.out.splitlines()[-1])
+    assert code == 0
+    assert document["predicted"]["sglang==0.5.9"]["served"] == checked_["probe"]["engines"]["sglang==0.5.9"]["served"]
+    kinds = [(column["kind"], column["source"]) for column in document["side_by_side"]]
+    assert kinds == [
+        ("trained", "this evaluation"),
+        ("predicted", "this evaluation, sglang==0.5.9"),
+        ("served", "verdict"),
+    ]
+    assert document["side_by_side"][2]["accept_length"] == {"low": 1.04, "high": 1.04}
+    assert "served: verdict" in told.err
+
+
+def test_predictions_are_of_chains(folder, capsys):
+    words = ["--target", str(folder / "target"), "--for", "sglang==0.5.9", "--tree", "2x2x3", "--json"]
+    code = main(["eval", str(folder / "draft"), *words])
+
+    assert (code, json.loads(capsys.readouterr().out.splitlines()[-1])["code"]) == (2, "eval-config-invalid")
 
 
 def test_an_engine_that_drops_the_layer_will_serve_a_range_below_it(folder, capsys):

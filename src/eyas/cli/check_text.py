@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +12,12 @@ from eyas.contract.engines.launching.recipe import Launch
 from eyas.contract.engines.loading.ledger import Ledger
 from eyas.diagnostic import Diagnostic
 from eyas.errors import EyasError
+from eyas.report.side_by_side import columns_of, table_lines
 from eyas.talk import counted
 
 if TYPE_CHECKING:
     from eyas.parity.predictions import Predictions
-    from eyas.records.eval_record import Figures
+    from eyas.replay.predict import Prediction
 
 _WORDS = {
     "ok": "ok: loads and computes what was trained, as far as headers show",
@@ -133,23 +134,22 @@ def _ledger(label: str, ledger: Ledger) -> list[str]:
 
 def predictions_text(predictions: "Predictions", probe: str) -> str:
     """The accept length as trained and on each engine, as a table."""
-    k, trained = predictions.num_draft_tokens, predictions.trained
-    width = max(len("as trained"), *(len(label) for label in predictions.engines)) if predictions.engines else 10
-    positions = "  ".join(f"{n:>7}" for n in range(1, k + 1))
+    k = predictions.num_draft_tokens
+    document = {"schema": "eyas.check/1", "probe": predictions.as_document()}
     lines = [
         f"accept length by replay of {probe} ({predictions.num_rows} texts, K = {k}; 1.00 = nothing accepted)",
-        f"{'':<{width}}  accept length  accepted up to position",
-        f"{'':<{width}}                 {positions}",
-        f"{'as trained':<{width}}  {trained.accept_length:<13.3f}  {_shares([trained])}",
+        *table_lines(columns_of([("", document)])),
     ]
+    return "\n".join([*lines, *prediction_notes(predictions.engines)])
+
+
+def prediction_notes(engines: "Mapping[str, Prediction | EyasError]") -> list[str]:
+    """What to know of the predictions: none and why, what is lost, what is not in the figures."""
     notes = []
-    for label, found in predictions.engines.items():
+    for label, found in engines.items():
         if isinstance(found, EyasError):
-            lines.append(f"{label:<{width}}  none: {found.what}; {found.why}")
+            notes.append(f"{label}: no prediction: {found.what}; {found.why}")
             continue
-        low, high = found.accept_length_range
-        length = f"{low:.3f}" if f"{low:.3f}" == f"{high:.3f}" else f"{low:.3f} – {high:.3f}"
-        lines.append(f"{label:<{width}}  {length:<13}  {_shares(list(found.served.values()))}")
         if found.lost:
             notes.append(
                 f"{label} loses {counted(len(found.lost), 'tensor', 'tensors')}: the range covers what memory may hold"
@@ -160,11 +160,4 @@ def predictions_text(predictions: "Predictions", probe: str) -> str:
             )
         if found.not_emulated:
             notes.append(f"{label} ignores {', '.join(found.not_emulated)}: their effect is not in the figure")
-    return "\n".join([*lines, *(f"  - {note}" for note in notes)])
-
-
-def _shares(figures: "Sequence[Figures]") -> str:
-    """Per position: the share, or the lowest and highest."""
-    columns = zip(*(found.per_position for found in figures), strict=True)
-    pairs = [(f"{min(c):.2f}".removeprefix("0"), f"{max(c):.2f}".removeprefix("0")) for c in columns]
-    return "  ".join(f"{low if low == high else f'{low}–{high}':>7}" for low, high in pairs)
+    return [f"  - {note}" for note in notes]

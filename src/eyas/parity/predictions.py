@@ -9,10 +9,9 @@ from eyas.contract.engines.loading.ledger import Ledger
 from eyas.errors import EyasError
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import require_rounds
-from eyas.records.probe_pack import ProbeLacksBoundary
 from eyas.replay.eval_config import ReplayConfig
 from eyas.replay.evaluate import load_for_pack, prepare
-from eyas.replay.predict import EmulationImpossible, Prediction, predict, replayed
+from eyas.replay.predict import Prediction, as_trained, predict_each, predictions_document, replayed
 from eyas.replay.probe_pack import PackStates, read_probe
 from eyas.talk import Talk
 
@@ -23,7 +22,7 @@ class Predictions:
 
     Attributes:
         trained: as it was trained; also what our own engine serves.
-        engines: label -> prediction, or why there is none.
+        engines: label -> prediction, or why there is none; "ours" is our own engine.
         num_rows, num_draft_tokens: texts replayed, K.
     """
 
@@ -38,23 +37,25 @@ class Predictions:
             "num_draft_tokens": self.num_draft_tokens,
             "num_rows": self.num_rows,
             "trained": asdict(self.trained),
-            "engines": {
-                label: {"refused": found.code, "why": found.why}
-                if isinstance(found, EyasError)
-                else found.as_document()
-                for label, found in self.engines.items()
-            },
+            "engines": predictions_document(self.engines),
         }
 
 
 def predict_on_probe(
-    draft_path: Path, probe_path: Path, ledgers: Mapping[str, Ledger], config: ReplayConfig, talk: Talk
+    draft_path: Path,
+    probe_path: Path,
+    ledgers: Mapping[str, Ledger],
+    config: ReplayConfig,
+    talk: Talk,
+    *,
+    with_ours: bool = False,
 ) -> Predictions:
     """Predictions of all `ledgers` on a pack's texts: no target and no engine is needed.
 
     Args:
         draft_path: folder or file of the draft that the ledgers are about.
         config: K, dtype, device; `max_rows` takes the first rows of the pack.
+        with_ours: our own engine too.
 
     Raises:
         ProbeUnreadable, ProbeLacksBoundary: the pack.
@@ -66,12 +67,6 @@ def predict_on_probe(
     require_rounds(rows, "eyas check --probe")
     given = {"embedding": pack.embedding(placement.dtype).to(placement.device)}
     trained = replayed(states, draft, rows, config.num_draft_tokens, talk)
-    engines: dict[str, Prediction | EyasError] = {}
-    for label, ledger in ledgers.items():
-        try:
-            engines[label] = predict(
-                states, draft, rows, ledger, config.num_draft_tokens, talk, target=given, trained=trained
-            )
-        except (EmulationImpossible, ProbeLacksBoundary) as error:
-            engines[label] = error
+    engines = predict_each(states, draft, rows, ledgers, trained, talk, target=given)
+    engines |= {"ours": as_trained("ours", trained)} if with_ours else {}
     return Predictions(trained=trained, engines=engines, num_rows=len(rows), num_draft_tokens=config.num_draft_tokens)

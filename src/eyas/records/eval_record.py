@@ -1,7 +1,7 @@
 """What `eyas eval` measured (`eyas.eval/1`) and `eyas infer` found (`eyas.infer/1`), as JSON objects."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 SCHEMA = "eyas.eval/1"
@@ -76,6 +76,7 @@ class EvalRecord:
         draft, target, data: what was evaluated, on what, with fingerprints.
         settings: dtype, device, versions, seconds.
         notes: what was defaulted, skipped or generated.
+        predicted: engine -> what it will serve, as `eyas check --probe` has it; {} if no engine was asked for.
     """
 
     figures: Figures
@@ -87,6 +88,7 @@ class EvalRecord:
     data: Mapping[str, Any]
     settings: Mapping[str, Any]
     notes: Sequence[str] = ()
+    predicted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rows: Sequence[RowResult]
 
     def as_document(self) -> dict[str, Any]:

@@ -2,14 +2,16 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from torch import Tensor
 
 from eyas import __version__
+from eyas.contract.engines.loading.ledger import Ledger
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.decode.repetition import REPETITIVE, repetition_share
@@ -27,9 +29,10 @@ from eyas.records.probe_pack import ProbeAbout
 from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig, ReplayConfig
 from eyas.replay.figures import figures_by_set, figures_of, is_nothing_accepted, nothing_accepted
+from eyas.replay.predict import predict_each, predictions_document
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
 from eyas.replay.replay import check_vocabulary, replay_states
-from eyas.replay.states import LiveStates
+from eyas.replay.states import KeptStates, LiveStates
 from eyas.replay.tree_replay import replay_trees
 from eyas.talk import Talk
 
@@ -68,6 +71,7 @@ def evaluate(
     config: EvalConfig,
     talk: Talk,
     keep: Keep | None = None,
+    ledgers: Mapping[str, Ledger] | None = None,
 ) -> EvalRecord:
     """The draft's accept length on the target's own greedy text, by replay.
 
@@ -78,6 +82,7 @@ def evaluate(
         config: options.
         talk: progress, and what was defaulted or generated.
         keep: what to write besides.
+        ledgers: engine -> what it does with this draft: predict what each will serve.
 
     Raises:
         what reading the draft, the target and the rows raises (docs/errors.md).
@@ -102,11 +107,19 @@ def evaluate(
         talk.line(f"{keep.probe}: {len(rows)} rows, states at boundaries {kept}, {pack.num_bytes / 2**20:.0f} MiB")
         states = PackStates(pack, target.device)
     identity = {"path": str(target_folder), **identity}
-    about = _About(draft_path, identity, files, notes, started, spec.max_position_embeddings)
+    given = {"embedding": target.parts.embedding, "head": target.parts.head}
+    context = spec.max_position_embeddings
+    about = _About(draft_path, identity, files, notes, started, context, ledgers or {}, given)
     return _replayed(states, draft, rows, config, talk, about)
 
 
-def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, talk: Talk) -> EvalRecord:
+def evaluate_on_probe(
+    draft_path: Path,
+    probe_path: Path,
+    config: EvalConfig,
+    talk: Talk,
+    ledgers: Mapping[str, Ledger] | None = None,
+) -> EvalRecord:
     """The draft's accept length on a probe pack's texts: no target is needed.
 
     Args:
@@ -114,6 +127,7 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
         probe_path: the pack.
         config: options; `max_rows` takes the first rows of the pack.
         talk: progress, and what was defaulted.
+        ledgers: see `evaluate`.
 
     Raises:
         ProbeUnreadable, ProbeLacksBoundary: the pack.
@@ -133,13 +147,15 @@ def evaluate_on_probe(draft_path: Path, probe_path: Path, config: EvalConfig, ta
         )
     rows = pack.rows[: config.max_rows]
     notes = [f"the pack's states were computed in {pack.about.dtype}", *_dtype_notes(config)]
-    about = _About(draft_path, {"path": None, **pack.about.target}, [probe_path], notes, started)
+    identity = {"path": None, **pack.about.target}
+    given = {"embedding": pack.embedding(placement.dtype).to(placement.device)} if ledgers else {}
+    about = _About(draft_path, identity, [probe_path], notes, started, ledgers=ledgers or {}, given=given)
     return _replayed(PackStates(pack, placement.device), draft, rows, config, talk, about)
 
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """What identifies an evaluation, notes so far, when it began, and the target's context in tokens."""
+    """What identifies an evaluation, notes so far, when it began, the target's context in tokens, and its parts."""
 
     draft_path: Path
     target: Mapping[str, Any]
@@ -147,12 +163,15 @@ class _About:
     notes: Sequence[str]
     started: float
     context: int | None = None
+    ledgers: Mapping[str, Ledger] = field(default_factory=dict)
+    given: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def _replayed(
     states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], config: EvalConfig, talk: Talk, about: _About
 ) -> EvalRecord:
     """Replay, make the record, and report its notes."""
+    states = KeptStates(states) if about.ledgers else states
     results = _replay(states, draft, rows, config, talk)
     figures, depth = figures_of(results, config.depth), config.depth
     plain = [
@@ -165,7 +184,9 @@ def _replayed(
         notes.append(nothing_accepted(figures, _CAUSES))
     for note in notes:
         talk.note(note)
+    engines = predict_each(states, draft, rows, about.ledgers, figures, talk, target=about.given)
     return EvalRecord(
+        predicted=predictions_document(engines),
         figures=figures,
         sets=figures_by_set(results, depth),
         rows=results,

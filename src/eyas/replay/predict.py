@@ -23,6 +23,7 @@ from eyas.models.draft import Eagle3Draft
 from eyas.models.states import StateSource
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow
+from eyas.records.probe_pack import ProbeLacksBoundary
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay_states
 from eyas.talk import Talk
@@ -241,3 +242,38 @@ def predict(
         not_emulated=first.not_emulated,
         blocked=tuple(dict.fromkeys(r.code for r in ledger.reasons if r.verdict in ("refuses", "crash"))),
     )
+
+
+def as_trained(engine: str, trained: Figures) -> Prediction:
+    """Of our own engine: it computes the draft as it was trained (tests/replay/test_equals_engine.py)."""
+    return Prediction(engine=engine, trained=trained, served={"exact": trained}, lost=(), not_emulated=())
+
+
+def predict_each(
+    states: StateSource,
+    draft: Eagle3Draft,
+    rows: Sequence[EvalRow],
+    ledgers: Mapping[str, Ledger],
+    trained: Figures,
+    talk: Talk,
+    *,
+    target: Mapping[str, Tensor],
+) -> dict[str, Prediction | EyasError]:
+    """Label -> `predict`, or why there is none; `trained` gives K."""
+    found = dict[str, Prediction | EyasError]()
+    for label, ledger in ledgers.items():
+        try:
+            found[label] = predict(
+                states, draft, rows, ledger, trained.num_draft_tokens, talk, target=target, trained=trained
+            )
+        except (EmulationImpossible, ProbeLacksBoundary) as error:
+            found[label] = error
+    return found
+
+
+def predictions_document(engines: Mapping[str, Prediction | EyasError]) -> dict[str, Any]:
+    """The predictions as a JSON object, by label."""
+    return {
+        label: {"refused": found.code, "why": found.why} if isinstance(found, EyasError) else found.as_document()
+        for label, found in engines.items()
+    }

