@@ -24,6 +24,7 @@ LIGHT = [
     "eyas.cli.commands.prepare",
     "eyas.cli.commands.report",
     "eyas.cli.commands.serve",
+    "eyas.cli.commands.store",
     "eyas.cli.commands.train",
     "eyas.cli.commands.watch",
     "eyas.client",

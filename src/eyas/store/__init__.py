@@ -4,9 +4,7 @@
 - `row`: one row with its states, and its key;
 - `layout`: where things stand in a shard's file; `journal`: the index of a shard that still grows;
 - `writer`, `reader`: several writers and any number of readers of one folder, at once;
-- `fp8`: states as 8-bit floats with scales;
-- `forecast`: whether it fits the disk, before the first byte;
-- `upkeep`: verify, stats, merge, drop.
+- `verify`, `upkeep`: what is done to whole stores.
 """
 
 from eyas.store.about import StoreAbout as StoreAbout

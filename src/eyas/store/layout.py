@@ -90,7 +90,7 @@ class ShardIndex:
         """[R + 1]: where the states of a row begin among the P positions."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths - self.row_first)])
 
-    def keys(self) -> list[str]:
+    def key_list(self) -> list[str]:
         """The rows' names, in order."""
         return [bytes(key).hex() for key in self.row_keys]
 
@@ -228,4 +228,4 @@ def _why_impossible(index: ShardIndex, positions: int, about: StoreAbout) -> str
     if not ((unknown == 0) | (unknown == index.lengths)).all():
         return "is_supervised is known for a part of a row"
     made = (row_key(ids[a:b]) for a, b in pairwise(starts))
-    return None if index.keys() == list(made) else "a row's key is not that of its token ids"
+    return None if index.key_list() == list(made) else "a row's key is not that of its token ids"

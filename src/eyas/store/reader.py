@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eyas.errors import EyasError
-from eyas.store.about import read_about
+from eyas.store.about import StoreAbout, read_about
 from eyas.store.layout import HEAD_BYTES, damaged
 from eyas.store.row import StoreRow
-from eyas.store.shards import Shard, shards_of
+from eyas.store.shards import FINISHED, Shard, shards_of
 
 _MOST_MAPPED = 256  # each map holds a file descriptor; a process has 1024 of them
 _Map = tuple[mmap.mmap, "NDArray[Any]"]
@@ -40,7 +40,7 @@ class StoreReader:
         self.num_repeated = 0
         self._places, self._number_of = list[tuple[int, int]](), dict[str, int]()
         for at, shard in enumerate(self.shards):
-            for number, key in enumerate(shard.index.keys()):
+            for number, key in enumerate(shard.index.key_list()):
                 if key in self._number_of:
                     self.num_repeated += 1
                     continue
@@ -111,23 +111,25 @@ class StoreReader:
 
     def _map(self, at: int) -> _Map:
         if (found := self._maps.get(at)) is None:
-            found = self._maps[at] = self._mapped(self.shards[at])
+            found = self._maps[at] = map_states(self.shards[at], self.about)
             if len(self._maps) > _MOST_MAPPED:
                 self._maps.popitem(last=False)  # closed once no row of it is held any more
         self._maps.move_to_end(at)
         return found
 
-    def _mapped(self, shard: Shard) -> _Map:
-        about, positions = self.about, int(shard.index.state_starts()[-1])
-        # a shard that grew when the store was opened may be finished by now
-        for path in (shard.path, shard.path.with_suffix(".safetensors")):
-            try:
-                with open(path, "rb") as file:
-                    mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-                states = np.frombuffer(mapped, about.numpy_dtype, positions * about.width, HEAD_BYTES)
-                return mapped, states.reshape(positions, about.width)
-            except FileNotFoundError:
-                continue
-            except (OSError, ValueError) as error:
-                raise damaged(path, f"{type(error).__name__}: {error}") from error
-        raise damaged(shard.path, "it was there when the store was opened, and is not there any more")
+
+def map_states(shard: Shard, about: StoreAbout) -> _Map:
+    """The file of a shard and in it its states [P, (A + 1) * Ht]. Raises `StoreDamaged` where it is not there."""
+    positions = int(shard.index.state_starts()[-1])
+    # a shard that grew when it was looked for may be finished by now
+    for path in (shard.path, shard.path.with_suffix(FINISHED)):
+        try:
+            with open(path, "rb") as file:
+                mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+            states = np.frombuffer(mapped, about.numpy_dtype, positions * about.width, HEAD_BYTES)
+            return mapped, states.reshape(positions, about.width)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            raise damaged(path, f"{type(error).__name__}: {error}") from error
+    raise damaged(shard.path, "it was there a moment ago")

@@ -145,7 +145,7 @@ class StoreWriter:
 
     def _learn(self) -> None:
         for shard in shards_of(self._folder, self.about, but=self._learned):
-            self._known.update(shard.index.keys())
+            self._known.update(shard.index.key_list())
             if shard.is_finished:
                 self._learned.add(shard.name)
 
