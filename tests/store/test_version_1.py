@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stored_rows import about, stored_row
 
 from eyas.store import StoreReader, StoreWriter
 from eyas.store.verify import verify
 from eyas.talk import Silent
+from stored_rows import about, stored_row
 
 _KEYS = {
     "bf16": [
