@@ -44,10 +44,11 @@ class ServerUnreachable(EyasError):
 
 
 class ServerRefused(EyasError):
-    """The server answered, but with an error."""
+    """The server answered, but with an error; `status` is that of HTTP, None where the answer itself was no use."""
 
     code = "server-refused"
     exit_code = ExitCode.ENVIRONMENT
+    status: int | None = None
 
 
 class AnswerEndless(ServerRefused):
@@ -65,6 +66,7 @@ class ServerAddress:
         api: its routes and counters.
         version: the engine's, None if not known (taken as the newest).
         model: name to give in OpenAI routes; None for a server that ignores it.
+        max_length: tokens of prompt and answer that it takes; None if it does not say.
         api_key: sent as bearer token, shown nowhere.
     """
 
@@ -72,6 +74,7 @@ class ServerAddress:
     api: ServerApi = OPENAI
     version: str | None = None
     model: str | None = None
+    max_length: int | None = None
     api_key: str | None = field(default=None, repr=False)
 
     @property
@@ -201,12 +204,14 @@ def bounded_text(
             )
     text = body.decode(errors="replace")
     if not response.is_success:
-        raise ServerRefused(
+        refused = ServerRefused(
             f"HTTP {response.status_code} from {route}",
             where,
             _short(text) or "no body",
             "see the server's log; the flags and the model's name must fit the request",
         )
+        refused.status = response.status_code
+        raise refused
     return text
 
 

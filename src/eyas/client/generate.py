@@ -1,7 +1,8 @@
 """One generation over HTTP: text, token ids or chat messages in; text, ids, per-chunk times and acceptance out.
 
 Messages go to `/v1/chat/completions` everywhere; token ids and raw text to the server's own route where it has one,
-else to `/v1/completions`. Always streamed, so that every token has a time.
+else to `/v1/completions`. `generate` streams, so that every token has a time; `complete` gets the answer in one piece,
+which costs server and client a fraction of that.
 """
 
 import json
@@ -16,6 +17,7 @@ from eyas.client.address import (
     ServerRefused,
     bounded_text,
     get_json,
+    post_json,
     require_plain,
     translated_errors,
 )
@@ -47,13 +49,7 @@ def generate(
         ServerUnreachable: no server there, or silent for longer than the client's timeout.
         ServerRefused: an HTTP error, or an error object in the stream.
     """
-    native = None if _is_chat(prompt) else address.api.native
-    stream: AnswerStream
-    if native is not None:
-        route, body, stream = native.path, native.body(prompt, options), native.stream(options.depth)
-    else:
-        route = "/v1/chat/completions" if _is_chat(prompt) else "/v1/completions"
-        body, stream = _openai_body(address, prompt, options), OpenAIStream(address.api, options.depth)
+    route, body, stream = _request(address, prompt, options)
     headers: dict[str, str] = {}
     if dp_rank is not None:
         fields, headers = address.api.choose_rank(dp_rank, address.version)
@@ -69,22 +65,67 @@ def generate(
             require_plain(response, address, route)
             end = None if options.max_seconds is None else start + options.max_seconds
             for event in _events(_lines(response, address, route, end, clock)):
-                if event.get("error"):
-                    raise ServerRefused(
-                        f"{route} ended with an error",
-                        address.url,
-                        json.dumps(event["error"])[:400],
-                        "see the server's log around this time",
-                    )
+                _require_no_error(event, address, route)
                 stream.take(event, clock() - start)
             return stream.result(clock() - start)
         except UNREADABLE as error:
-            raise ServerRefused(
-                f"the answer of {route} cannot be read",
-                address.url,
-                f"{type(error).__name__}: {error}"[:400],
-                f"check that this is {address.api.name}, and of a version that eyas knows",
-            ) from error
+            raise _unreadable(address, route, error) from error
+
+
+def complete(
+    http: "httpx.Client",
+    address: ServerAddress,
+    prompt: Prompt,
+    options: GenerationOptions,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+) -> ServerAnswer:
+    """Generate once, not streamed: nothing arrives before the answer is whole, and chunk times say nothing.
+
+    Raises:
+        ServerUnreachable: no server there, or no answer within the client's timeout.
+        ServerRefused: an HTTP error, or something that is not an answer.
+    """
+    route, body, stream = _request(address, prompt, options)
+    body.pop("stream_options", None)
+    start = clock()
+    try:
+        event = post_json(http, address, route, {**body, "stream": False})
+        _require_no_error(event, address, route)
+        stream.take(event, clock() - start)
+        return stream.result(clock() - start)
+    except UNREADABLE as error:
+        raise _unreadable(address, route, error) from error
+
+
+def _request(
+    address: ServerAddress, prompt: Prompt, options: GenerationOptions
+) -> tuple[str, dict[str, Any], AnswerStream]:
+    """Route, body, and what takes the answer."""
+    native = None if _is_chat(prompt) else address.api.native
+    if native is not None:
+        return native.path, native.body(prompt, options), native.stream(options.depth)
+    route = "/v1/chat/completions" if _is_chat(prompt) else "/v1/completions"
+    return route, _openai_body(address, prompt, options), OpenAIStream(address.api, options.depth)
+
+
+def _require_no_error(event: Mapping[str, Any], address: ServerAddress, route: str) -> None:
+    if event.get("error"):
+        raise ServerRefused(
+            f"{route} ended with an error",
+            address.url,
+            json.dumps(event["error"])[:400],
+            "see the server's log around this time",
+        )
+
+
+def _unreadable(address: ServerAddress, route: str, error: Exception) -> ServerRefused:
+    return ServerRefused(
+        f"the answer of {route} cannot be read",
+        address.url,
+        f"{type(error).__name__}: {error}"[:400],
+        f"check that this is {address.api.name}, and of a version that eyas knows",
+    )
 
 
 def model_name(http: "httpx.Client", address: ServerAddress) -> str | None:
@@ -111,16 +152,18 @@ class OpenAIStream:
         self._usage: Mapping[str, Any] = {}
         self._extras: Mapping[str, Any] = {}
         self._finish: str | None = None
+        self._stopped_by: int | str | None = None
 
     def take(self, event: Mapping[str, Any], at_s: float) -> None:
         """Add one event that came `at_s` after the request."""
         self._usage = event.get("usage") or self._usage
         self._extras = self._api.extras_of(event) or self._extras
         for choice in event.get("choices") or ():
-            delta = choice.get("delta") or {}
+            delta = choice.get("delta") or choice.get("message") or {}
             text = choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
             ids = [int(i) for i in choice.get("token_ids") or ()]
             self._finish = choice.get("finish_reason") or self._finish
+            self._stopped_by = choice.get("stop_reason", self._stopped_by)
             if text or ids:
                 self._text.append(text)
                 self._ids += ids
@@ -139,6 +182,7 @@ class OpenAIStream:
             total_s=total_s,
             finish_reason=self._finish,
             counts=self._api.counts_of(self._extras, self._depth),
+            stopped_by=self._stopped_by,
         )
 
 
@@ -162,6 +206,12 @@ def _openai_body(address: ServerAddress, prompt: Prompt, options: GenerationOpti
     body |= {name: value for name, value in optional.items() if value is not None}
     if options.ignore_eos:
         body["ignore_eos"] = True
+    if options.stop_strings:
+        body["stop"] = list(options.stop_strings)
+    if options.stop_ids and address.api.takes_stop_ids:
+        body["stop_token_ids"] = list(options.stop_ids)
+    if options.is_exact:
+        body |= address.api.exact_fields
     return body | dict(address.api.extra_body) | dict(options.extra)
 
 

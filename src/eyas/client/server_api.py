@@ -31,6 +31,8 @@ class GenerationOptions:
         ignore_eos: continue after the end of the answer (fixed length; bad for acceptance figures).
         depth: drafts per verify pass along one path, for servers that do not say; None = unknown.
         max_seconds: give up an answer that has not ended by then; None = only silence is limited.
+        stop_ids, stop_strings: end the answer, besides the server's own ends.
+        is_exact: the text of the target alone: no sampling defaults of the server's, special tokens kept in the text.
         extra: further fields of the request body, as they are.
     """
 
@@ -42,6 +44,9 @@ class GenerationOptions:
     ignore_eos: bool = False
     depth: int | None = None
     max_seconds: float | None = None
+    stop_ids: Sequence[int] = ()
+    stop_strings: Sequence[str] = ()
+    is_exact: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -72,6 +77,7 @@ class ServerAnswer:
         chunk_tokens: tokens in each of those chunks (1 each is assumed where the server gives no ids).
         total_s: from sending to the end of the stream.
         finish_reason: "stop", "length", ... as the server says.
+        stopped_by: the token id or string that ended it; None where the server does not say.
         counts: acceptance of this request, where the server tells.
     """
 
@@ -84,6 +90,7 @@ class ServerAnswer:
     total_s: float
     finish_reason: str | None
     counts: RequestCounts
+    stopped_by: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +148,21 @@ class NativeRoute(Protocol):
         """Token id -> log-probability, from the answer to it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRoutes:
+    """A server's `/tokenize` (answers `{"tokens": [...]}`) and `/detokenize`.
+
+    Attributes:
+        takes_messages: version -> whether `/tokenize` also takes chat messages and renders them as for an answer.
+        text_field: where `/detokenize` puts the text.
+        detokenize_fields: of its request, so that special tokens stay in the text.
+    """
+
+    takes_messages: Callable[[str | None], bool]
+    text_field: str
+    detokenize_fields: Mapping[str, Any] = field(default_factory=dict)
+
+
 def header_of_rank(rank: int, version: str | None) -> tuple[dict[str, Any], dict[str, str]]:
     """The header that most servers choose a data-parallel rank by."""
     return {}, {"X-data-parallel-rank": str(rank)}
@@ -155,6 +177,9 @@ class ServerApi:
         owners: what `/v1/models` says under `owned_by`.
         has_version: `/version` tells its version.
         extra_body: fields that its OpenAI routes take besides the usual ones.
+        exact_fields: of OpenAI routes, for `GenerationOptions.is_exact`.
+        takes_stop_ids: its OpenAI routes know `stop_token_ids`.
+        tokens: its routes between text and token ids; None = it has none that eyas knows.
         native: its own route for text and token ids; None = `/v1/completions`.
         choose_rank: (rank, version) -> fields of the body and headers that choose a data-parallel rank.
         extras_of: what an event of an OpenAI stream says of speculation, None if nothing.
@@ -167,6 +192,9 @@ class ServerApi:
     owners: tuple[str, ...] = ()
     has_version: bool = False
     extra_body: Mapping[str, Any] = field(default_factory=dict)
+    exact_fields: Mapping[str, Any] = field(default_factory=dict)
+    takes_stop_ids: bool = False
+    tokens: TokenRoutes | None = None
     native: NativeRoute | None = None
     choose_rank: Callable[[int, str | None], tuple[dict[str, Any], dict[str, str]]] = header_of_rank
     extras_of: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda event: None

@@ -14,6 +14,7 @@ from eyas.data.rows.mixture import DataFile, data_files
 from eyas.data.rows.row_maker import RowMaker
 from eyas.data.rows.row_store import ROW_COUNTS, RowArrays, Rows, damaged
 from eyas.data.rows.selection import Selected, collect, select
+from eyas.data.text.server_tokenizer import ServerTokenizer
 from eyas.data.text.target_text import TargetText, load_target_text
 from eyas.data.text.tokenise import TokenRow
 from eyas.errors import EyasError
@@ -75,6 +76,7 @@ def prepare(
     dry_run: bool = False,
     replace: bool = False,
     today: date | None = None,
+    api_key: str | None = None,
 ) -> Prepared:
     """Tokenise `data` for `target` into the folder `out`, written aside and renamed.
 
@@ -86,8 +88,10 @@ def prepare(
         dry_run: do everything but write.
         replace: swap out a folder that holds other rows.
         today: for templates that write it; by default the clock's.
+        api_key: of the servers in `writing.url`.
 
-    The target's config and tokenizer are enough, unless it writes: then its weights are needed.
+    The target's config and tokenizer are enough, unless it writes here: then its weights are needed. Servers that
+    write need none, and no tokenizer where they have one.
 
     Raises:
         DataMissing, DataMalformed: a file is absent, or a line is not a conversation.
@@ -96,7 +100,7 @@ def prepare(
         MaskUseless: there is no row, no token is supervised, or every token is.
         OutputExists: `out` holds something else.
         ConfigInvalid: there is nothing to prepare, or a dry run would have to write.
-        What `written_data.write_data` raises.
+        What `written_data.write_data` and `open_servers` raise.
     """
     writing, today = writing or WritingConfig(), today or date.today()
     _require_doable(data, writing, dry_run)
@@ -105,7 +109,14 @@ def prepare(
     if not dry_run:
         require_free(out, reading, replace=replace)
     say_loading(talk)
-    text = load_target_text(target, json.loads(config.template_options))
+    servers = None
+    if writing.url:
+        from eyas.data.writing.open_servers import open_servers
+
+        servers = open_servers(writing, api_key, talk, max_length=config.max_length)
+    text = load_target_text(target, json.loads(config.template_options), servers, talk)
+    if servers is not None and not writing.writes and not isinstance(text.tokenizer, ServerTokenizer):
+        talk.note("--url is not used: the target's folder has its tokenizer, and nothing is to be written")
     exclude_prints = [fingerprint.of_file(path) for path in exclude]
     excluded = Exclusion.read(exclude, text.tokenizer)
     if writing.writes:
@@ -113,6 +124,7 @@ def prepare(
 
         job = WritingJob(
             target=target,
+            servers=servers,
             text=text,
             config=writing,
             max_length=config.max_length,

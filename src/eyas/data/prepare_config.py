@@ -1,6 +1,7 @@
 """The options that decide how conversations become rows, and what the target is asked to write."""
 
 import json
+import re
 from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Literal
@@ -57,6 +58,7 @@ class PrepareConfig:
 
 
 _MOST_SELF_CHATS = 10**8
+_URL = re.compile(r"https?://[^/\s]+/?$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,14 @@ class WritingConfig:
     """Longest answer, in tokens; longer ones are cut off, kept, and marked as unfinished."""
     seed: Annotated[int, Parameter(group=WRITING)] = 0
     """Seed of all sampling; the same seed gives the same text on the same kind of device."""
+    url: Annotated[tuple[str, ...], Parameter(name="--url", group=WRITING, consume_multiple=True, negative="")] = ()
+    """Servers of the target (SGLang, vLLM, or any with OpenAI's routes), http://host:port: they write, no weights are
+    loaded. Give several, or --url several times: each gets the next prompt when it is free. An API key is read from
+    EYAS_API_KEY."""
+    concurrency: Annotated[int, Parameter(group=WRITING)] = 64
+    """Requests at a time for each server, 1 - 1024."""
+    answer_timeout: Annotated[float, Parameter(group=WRITING)] = 900.0
+    """Longest wait for one answer of a server, in seconds; then it is asked again, elsewhere where that is possible."""
     device: Annotated[str, Parameter(group=MACHINE)] = "auto"
     """Where the target writes: cpu, cuda, cuda:N, or auto: the first GPU where there is one."""
     dtype: Annotated[str, Parameter(group=MACHINE)] = "auto"
@@ -121,6 +131,15 @@ class WritingConfig:
             problems.append(f"self_chat = {self.self_chat}, wanted {_MOST_SELF_CHATS} or less")
         if self.self_chat and self.regenerate:
             problems.append("self_chat and regenerate are two ways to write: run one, then mix with --data")
+        if not 1 <= self.concurrency <= 1024:
+            problems.append(f"concurrency = {self.concurrency}, wanted 1 - 1024")
+        if not 1 <= self.answer_timeout < inf:
+            problems.append(f"answer_timeout = {self.answer_timeout}, wanted 1 s or more")
+        problems += [f"url = {url[:60]!r}, wanted http://host:port" for url in self.url if not _URL.match(url)]
+        here = {"device": "auto", "dtype": "auto", "quantize": "none", "max_batch": None, "max_cache_mib": None}
+        idle = [name for name, default in here.items() if getattr(self, name) != default]
+        if self.url and idle:
+            problems.append(f"{', '.join(idle)}: not of a server (--url), which was started with its own")
         temperatures = (*self.answer_temperature, self.user_temperature)
         if not self.answer_temperature or not all(t == 0 or 1e-6 <= t < inf for t in temperatures):
             problems.append("a temperature is 0, or finite and at least 1e-6; answers need one or more")

@@ -42,7 +42,7 @@ def load_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # files from elsewhere meet a foreign library: any kind comes
         raise TokenizerUnloadable(
             f"cannot load a tokenizer from {folder}",

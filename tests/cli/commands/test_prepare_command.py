@@ -10,6 +10,7 @@ import torch
 
 from byte_tokenizer import save_target_with
 from eyas.cli.app import main
+from writing_server import Writer, WritingServer
 from writing_target import save_writing_target
 
 
@@ -209,3 +210,19 @@ def test_what_the_rows_lack_is_shown_with_the_first_record(target, data, tmp_pat
         in shown
     )
     assert "nothing left out" not in shown
+
+
+def test_servers_write_without_weights_and_the_key_is_shown_nowhere(target, data, tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "no weights"
+    shutil.copytree(target, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    monkeypatch.setenv("EYAS_API_KEY", "secret-key")
+    with WritingServer(Writer()) as one, WritingServer(Writer()) as two:
+        words = ["prepare", "--target", str(folder), "--data", str(data), "--out", str(tmp_path / "rows"), "--json"]
+        assert main([*words, "--regenerate", "--url", one.url, "--url", two.url]) == 0
+    out, err = capsys.readouterr()
+
+    assert json.loads(out.splitlines()[-1])["num_as_written"] == 2
+    assert f"{two.url}: sglang 0.5.15.post1, model tiny" in err
+    assert one.keys | two.keys == {"Bearer secret-key"}
+    assert "secret-key" not in out + err
+    assert b"secret-key" not in b"".join(p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())

@@ -39,7 +39,8 @@ def prepare(
 
     A draft learns best from what its own target writes. With --regenerate the target answers the user turns of --data
     itself; with --self-chat N it writes the user turns, too. Both are kept beside the rows (OUT.regenerated,
-    OUT.self-chat), resume where they were killed, and can be used with --data again.
+    OUT.self-chat), resume where they were killed, and can be used with --data again. With --url, servers of the target
+    write, and neither its weights nor a tokenizer that eyas can load are needed here.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def prepare(
     from eyas.data.prepare import prepare as prepare_rows
 
     done = prepare_rows(
-        _folder(target, talk, needs_weights=writing.writes),
+        _folder(target, talk, needs_weights=writing.writes and not writing.url),
         data or [],
         out,
         config,
@@ -77,6 +78,7 @@ def prepare(
         exclude=exclude or [],
         dry_run=dry_run,
         replace=replace,
+        api_key=os.environ.get("EYAS_API_KEY"),
     )
     document = {
         **done.manifest.as_document(),

@@ -28,11 +28,13 @@ def server_at(url: str, api_key: str | None = None) -> ServerAddress:
     first = rows[0] if isinstance(rows, list) and rows and isinstance(rows[0], dict) else {}
     engine = engine_of_owner(first.get("owned_by"))
     version, model = told.get("version") or info.get("version"), first.get("id")
+    longest = first.get("max_model_len")
     return ServerAddress(
         url=bare.url,
         api=engine.serving if engine else OPENAI,
         version=version if isinstance(version, str) else None,
         model=model if isinstance(model, str) else None,
+        max_length=longest if type(longest) is int and longest > 0 else None,
         api_key=api_key,
     )
 

@@ -5,12 +5,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from eyas.client.balanced import Servers
 from eyas.contract.spec.target_spec import read_target
 from eyas.data.text.chat_template import ChatTemplate, Tokenizer
+from eyas.data.text.server_tokenizer import (
+    ServerPrompts,
+    ServerTokenizer,
+    require_one_tokenizer,
+    tokenizer_of_servers,
+)
 from eyas.errors import EyasError
-from eyas.models.chat_prompt import TemplateFailed, load_tokenizer, stop_ids_of
+from eyas.models.chat_prompt import TemplateFailed, TokenizerUnloadable, load_tokenizer, stop_ids_of
 from eyas.records import fingerprint
 from eyas.records.conversation import Conversation
+from eyas.talk import Silent, Talk
 
 
 class TemplateMissing(EyasError):
@@ -26,6 +34,7 @@ class TargetText:
     Attributes:
         tokenizer_hash, template_hash: fingerprints as in `contract.target_spec.TargetSpec`.
         reader: fingerprint of tokenizer, template and its options: the same reader gives the same ids.
+        server_prompts: ids of prompts under the servers' own template; None: prompts are rendered and tokenised here.
         closing: special tokens, and those at which generation stops.
         end_ids: at which the target's folder says that a text ends.
     """
@@ -37,18 +46,33 @@ class TargetText:
     reader: str
     closing: tuple[str, ...]
     end_ids: frozenset[int]
+    server_prompts: ServerPrompts | None = None
 
 
-def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> TargetText:
+def load_target_text(
+    folder: Path, template_options: Mapping[str, Any], servers: Servers | None = None, talk: Talk | None = None
+) -> TargetText:
     """The tokenizer and chat template of a Hugging Face folder.
 
+    Args:
+        servers: of this target: their tokenizer is taken where the folder has none that can be loaded.
+        talk: told of it.
+
     Raises:
-        TokenizerUnloadable: the folder has no tokenizer, or a broken one.
+        TokenizerUnloadable: the folder has no tokenizer, or a broken one, and no server tokenises.
+        OtherTokenizer: a server's tokenizer is not the folder's.
         TemplateMissing: the folder has no chat template.
         What `contract.target_spec.read_target` raises.
     """
     spec = read_target(folder)
-    tokenizer = load_tokenizer(folder)
+    talk = talk or Silent()
+    tokenizer: Any
+    try:
+        tokenizer = load_tokenizer(folder)
+    except TokenizerUnloadable as error:
+        tokenizer = tokenizer_of_servers(folder, servers, spec.vocab_size, error, talk)
+    if servers is not None:
+        require_one_tokenizer(tokenizer, servers, talk)
     if not tokenizer.chat_template:
         raise TemplateMissing(
             "the target has no chat template",
@@ -70,7 +94,24 @@ def load_target_text(folder: Path, template_options: Mapping[str, Any]) -> Targe
         reader=fingerprint.of_json([*hashes, dict(template_options)]),
         closing=closing,
         end_ids=end_ids,
+        server_prompts=_server_prompts(tokenizer, servers, template_options, talk),
     )
+
+
+def _server_prompts(
+    tokenizer: Any, servers: Servers | None, options: Mapping[str, Any], talk: Talk
+) -> ServerPrompts | None:
+    """Where servers tokenise, they render, too, if they can: a model's own code may render tools in another way."""
+    if servers is None or not isinstance(tokenizer, ServerTokenizer):
+        return None
+    old = [a for a in servers.addresses if a.api.tokens is None or not a.api.tokens.takes_messages(a.version)]
+    if not old:
+        return ServerPrompts(servers=servers, options=dict(options), talk=talk)
+    talk.note(
+        f"{old[0].url} ({old[0].api.name} {old[0].version}) does not render messages under /tokenize: prompts are"
+        " rendered by the folder's chat template"
+    )
+    return None
 
 
 # Letters only: no template trims, escapes or splits it.

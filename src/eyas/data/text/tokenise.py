@@ -30,6 +30,9 @@ def normalised(tokenizer: Tokenizer, text: str) -> str:
 def decode_many(tokenizer: Tokenizer, rows: Sequence[Sequence[int]]) -> list[str]:
     """The text of each row of ids, special tokens in it."""
     backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if (decode_rows := getattr(tokenizer, "decode_rows", None)) is not None:
+        of_server: list[str] = decode_rows(rows)
+        return of_server
     if backend is None:
         return [tokenizer.decode(r, skip_special_tokens=False, clean_up_tokenization_spaces=False) for r in rows]
     texts: list[str] = backend.decode_batch([list(row) for row in rows], skip_special_tokens=False)

@@ -16,6 +16,7 @@ import torch
 
 from eyas.data.prepare_config import WritingConfig
 from eyas.data.text.chat_template import TemplateRewritesAnswer, TemplateUnstable
+from eyas.data.text.server_tokenizer import ServerTokenizer
 from eyas.data.text.target_text import TargetText, answer_end
 from eyas.data.text.tokenise import decode_many, encode_many, normalised
 from eyas.decode.sampling import Sampling
@@ -142,6 +143,11 @@ class Dialogue:
             return self.rows[-1].ids, rendered[len(self.done) :]
         return (), rendered
 
+    def note_prompt(self, ids: Sequence[int]) -> None:
+        """Whether a prompt whose text is not known continues the last row, by its ids."""
+        known = self.rows[-1].ids if self.rows else ()
+        self.done = "" if known and list(ids[: len(known)]) == list(known) else None
+
     def add_answer(self, prompt_ids: Sequence[int], answer_ids: Sequence[int]) -> None:
         """Append what the target wrote after `prompt_ids`: to the row that they continue, or as a new one."""
         place = (len(prompt_ids), len(prompt_ids) + len(answer_ids))
@@ -201,6 +207,8 @@ class Answering:
         Where they stand for another text (the template trims an answer, or a token that is not the template's ended
         it), a server would show the target the rendered text: the next turn begins a new row.
         """
+        if self._text.server_prompts is not None:
+            return  # the server's ids of the next prompt show whether they continue the row
         for some in chunks(dialogues):
             read = decode_many(self._text.tokenizer, [dialogue.rows[-1].ids for dialogue in some])
             for dialogue, ids_text in zip(some, read, strict=True):
@@ -214,6 +222,11 @@ class Answering:
 
     def _prompts(self, chunk: Sequence[Dialogue]) -> Iterator[list[int]]:
         conversations = [dialogue.as_conversation() for dialogue in chunk]
+        if self._text.server_prompts is not None:
+            prompts = self._text.server_prompts(conversations)
+            for dialogue, prompt in zip(chunk, prompts, strict=True):
+                dialogue.note_prompt(prompt)
+            return iter(prompts)
         lengths = [len(c.messages) for c in conversations]
         rendered = self._text.template.render_many(conversations, lengths, for_generation=True)
         begun = [dialogue.next_prompt(text) for dialogue, text in zip(chunk, rendered, strict=True)]
@@ -224,21 +237,34 @@ class Answering:
 
     def _add(self, asked: Sequence[tuple[Dialogue, list[int]]], answers: Sequence[Completion]) -> None:
         words = [c.ids[:-1] if c.finish == "stop" else c.ids for c in answers]
-        texts = decode_many(self._text.tokenizer, words)
-        for (dialogue, prompt_ids), answer, text in zip(asked, answers, texts, strict=True):
-            if not text.strip():
+        for (dialogue, prompt_ids), answer, text in zip(
+            asked, answers, texts_of(self._text, answers, words), strict=True
+        ):
+            if answer.finish == "refused":
+                self._close(dialogue, REFUSED)
+            elif not text.strip():
                 self._close(dialogue, "an empty answer")
-                continue
-            dialogue.add_answer(prompt_ids, answer.ids)
-            dialogue.messages.append({"role": "assistant", "content": text})
-            dialogue.is_finished = answer.finish == "stop"
-            dialogue.is_open = dialogue.is_finished
+            else:
+                dialogue.add_answer(prompt_ids, answer.ids)
+                dialogue.messages.append({"role": "assistant", "content": text})
+                dialogue.is_finished = answer.finish == "stop"
+                dialogue.is_open = dialogue.is_finished
 
     def _close(self, dialogue: Dialogue, reason: str) -> None:
         self.dropped[reason] += 1
         dialogue.is_open = False
         while dialogue.messages and dialogue.messages[-1]["role"] != "assistant":
             dialogue.messages.pop()
+
+
+REFUSED = "a prompt that the server refused"
+
+
+def texts_of(text: TargetText, answers: Sequence[Completion], words: Sequence[Sequence[int]]) -> list[str]:
+    """The answers' texts: of `words`, their ids without the ends; the server's own where it has the tokenizer."""
+    if isinstance(text.tokenizer, ServerTokenizer):
+        return [answer.text or "" for answer in answers]
+    return decode_many(text.tokenizer, words)
 
 
 def sampling(temperature: float, top_p: float, seed: int, phase: str, number: int) -> Sampling:

@@ -12,8 +12,8 @@ from functools import lru_cache
 from eyas.data.prepare_config import WritingConfig
 from eyas.data.rows.exclusion import Exclusion, num_unspaced
 from eyas.data.text.target_text import TargetText, UserSlot, user_slots
-from eyas.data.text.tokenise import decode_many, encode_many
-from eyas.data.writing.answering import Answering, Dialogue, Writes, chunks, counted, sampling
+from eyas.data.text.tokenise import encode_many
+from eyas.data.writing.answering import REFUSED, Answering, Dialogue, Writes, chunks, counted, sampling, texts_of
 from eyas.engine.batches.generator import Completion, Request
 from eyas.records.conversation import Conversation
 from eyas.talk import Talk
@@ -80,7 +80,7 @@ class SelfChat:
             answers = [found[dialogue.id] for dialogue, _ in some]
             words = [c.ids[:-1] if slot.end_id is not None and c.finish == "stop" else c.ids
                      for c, (_, slot) in zip(answers, some, strict=True)]  # fmt: skip
-            texts = decode_many(self.text.tokenizer, words)
+            texts = texts_of(self.text, answers, words)
             for (dialogue, slot), answer, words_text in zip(some, answers, texts, strict=True):
                 turn = words_text if slot.end_id is not None else words_text.partition(slot.end_text)[0]
                 reason = self._why_not(turn, answer, seen if not dialogue.rows else set())
@@ -126,6 +126,8 @@ class SelfChat:
         """The reason to drop a user turn; a turn that is fine is added to `seen`."""
         words = turn.lower().split()
         plain = " ".join(words)
+        if answer.finish == "refused":
+            return REFUSED
         if answer.finish != "stop":
             return f"a user turn that did not end within {self.config.max_user_tokens} tokens"
         if not words:

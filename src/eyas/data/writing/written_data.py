@@ -14,6 +14,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from eyas.client.balanced import Servers
 from eyas.data.prepare_config import WritingConfig
 from eyas.data.rows.exclusion import Exclusion
 from eyas.data.rows.mixture import DataFile
@@ -21,6 +22,7 @@ from eyas.data.text.target_text import TargetText
 from eyas.data.writing.answering import Dialogue, TargetWriter, Writes, writer_fingerprint
 from eyas.data.writing.regenerate import regenerate, why_unanswerable
 from eyas.data.writing.self_chat import SelfChat
+from eyas.data.writing.server_writer import ServerWriter, servers_fingerprint
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_file, write_text
@@ -34,7 +36,7 @@ SCHEMA = "eyas.written/1"
 DONE, BEGUN = "written.json", "begun.json"
 # Raise when the texts written for the same options change; with --regenerate they also follow what is read of data.
 _RULES, _RULES_OF_DATA = 1, 2
-_NOT_OF_THE_TEXT = ("device", "max_batch", "max_cache_mib", "threads")
+_NOT_OF_THE_TEXT = ("device", "max_batch", "max_cache_mib", "threads", "url", "concurrency", "answer_timeout")
 
 
 class WrittenDamaged(EyasError):
@@ -55,6 +57,7 @@ class WritingJob:
 
     Attributes:
         target: folder.
+        servers: what writes; None: the target, loaded here.
         text: of the target.
         config: what and how.
         max_length: longest row.
@@ -64,6 +67,7 @@ class WritingJob:
     """
 
     target: Path
+    servers: Servers | None = None
     text: TargetText
     config: WritingConfig
     max_length: int
@@ -76,13 +80,24 @@ class WritingJob:
         """Everything that decides the texts."""
         return {
             "rules": _RULES_OF_DATA if self.config.regenerate else _RULES,
-            "target": writer_fingerprint(self.target, self.config),
+            "target": self._writer_print(),
             "template": self.text.reader,
             "options": {k: v for k, v in asdict(self.config).items() if k not in _NOT_OF_THE_TEXT},
             "max_length": self.max_length,
             "data": [fingerprint.of_file(file.path) for file in self.files],
             "exclude": list(self.exclude_prints),
         }
+
+    def _writer_print(self) -> str:
+        if self.servers is not None:
+            return servers_fingerprint(self.target, self.servers)
+        return writer_fingerprint(self.target, self.config)
+
+    def writes(self, folder: Path, talk: Talk) -> Writes:
+        """What answers requests; `folder` is for its files."""
+        if self.servers is not None:
+            return ServerWriter(self.target, self.servers, self.text, folder, talk)
+        return TargetWriter(self.target, self.text, self.config, folder, talk)
 
 
 WriterFactory = Callable[[Path], Writes]
@@ -102,7 +117,7 @@ def write_data(
     Args:
         out: the folder of rows that will be made of them; they are written to a folder beside it.
         replace: delete the files of another job there.
-        writer: folder for its files -> what answers the requests; our batch engine by default.
+        writer: folder for its files -> what answers the requests; `job.writes` by default.
         is_all: the rows have no other source.
 
     Raises:
@@ -117,7 +132,7 @@ def write_data(
     made_of = job.made_of()
     found = _standing(folder, made_of, replace)
     if found is None:
-        writes = writer(folder) if writer else TargetWriter(job.target, job.text, job.config, folder, talk)
+        writes = writer(folder) if writer else job.writes(folder, talk)
         day = _first_day(folder) or job.today
         job.text.template.fix_day(day)
         begun = {**_heading(made_of), "day": day.isoformat()}

@@ -80,7 +80,7 @@ def complete_to_file(
         if file.tell() == 0:
             file.write(_line({"schema": SCHEMA, "run": print_, "num_requests": len(requests)}))
         for number, completion in enumerate(run([r for r in requests if r.id not in done]), start=1):
-            file.write(_line({"id": completion.id, "ids": list(completion.ids), "finish": completion.finish}))
+            file.write(_line(_record(completion)))
             file.flush()
             if number % _SYNC_EVERY == 0:
                 os.fsync(file.fileno())
@@ -135,12 +135,18 @@ def _parsed(line: bytes, path: Path, number: int) -> dict[str, Any]:
     return record
 
 
+def _record(completion: Completion) -> dict[str, Any]:
+    text = {} if completion.text is None else {"text": completion.text}
+    return {"id": completion.id, "ids": list(completion.ids), "finish": completion.finish, **text}
+
+
 def _completion(record: dict[str, Any], path: Path, number: int) -> Completion:
-    name, ids, finish = (record.get(key) for key in ("id", "ids", "finish"))
-    are_ids = isinstance(ids, list) and bool(ids) and all(type(i) is int and 0 <= i < 2**31 for i in ids)
-    if not isinstance(name, str) or not are_ids or finish not in ("stop", "length"):
+    name, ids, finish, text = (record.get(key) for key in ("id", "ids", "finish", "text"))
+    are_ids = isinstance(ids, list) and all(type(i) is int and 0 <= i < 2**31 for i in ids)
+    is_known = finish == "refused" or (bool(ids) and finish in ("stop", "length"))
+    if not (isinstance(name, str) and are_ids and is_known and isinstance(text, str | None)):
         raise _damaged(path, number, "it wants an `id`, `ids` (one token id or more) and a `finish` of stop or length")
-    return Completion(id=name, ids=tuple(ids or ()), finish=finish)
+    return Completion(id=name, ids=tuple(ids or ()), finish=record["finish"], text=text)
 
 
 def _damaged(path: Path, number: int, why: str) -> CompletionsDamaged:

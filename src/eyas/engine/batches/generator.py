@@ -50,14 +50,16 @@ class Completion:
 
     Attributes:
         id: of the request.
-        ids: new token ids, at least one.
-        finish: a stop id or string, or the limit.
+        ids: new token ids, at least one; none where the request was refused.
+        finish: a stop id or string, the limit, or a server that refused the request.
+        text: of the ids, in a server's words, or why it refused; None where it is not known.
         accepted: per round of speculation, accepted drafts inside the text (`Generation.accepted`).
     """
 
     id: str
     ids: tuple[int, ...]
-    finish: Literal["stop", "length"]
+    finish: Literal["stop", "length", "refused"]
+    text: str | None = None
     accepted: tuple[int, ...] = ()
 
 

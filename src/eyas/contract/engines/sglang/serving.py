@@ -1,4 +1,4 @@
-"""SGLang's HTTP: `/generate`, counters and acceptance counts in each version's names, as `ServerApi`.
+"""SGLang's HTTP: `/generate`, `/tokenize`, counters and acceptance counts in each version's names, as `ServerApi`.
 
 What the names mean (read in the source of 0.5.9, 0.5.12, 0.5.15.post1, 0.5.17, 0.5.20 and 0.5.23):
 - The histogram's entry n counts verify passes that accepted n drafts, bonus excluded, in every version; drafts past the
@@ -11,6 +11,9 @@ What the names mean (read in the source of 0.5.9, 0.5.12, 0.5.15.post1, 0.5.17, 
 - `/server_info` gives lifetime averages only, per data-parallel rank, warm-up and probes included, added up at log
   ticks. Generated tokens are counted when an answer ends, but the number of inter-token latencies grows with every
   chunk.
+- `/tokenize` takes `prompt`; since 0.5.12 also `messages`, `tools` and `chat_template_kwargs`, rendered as for a chat
+  completion. `/detokenize` keeps special tokens where it is told to.
+- `finish_reason.matched` is the token id or string that ended an answer; `output_ids` holds that token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +30,7 @@ from eyas.client.server_api import (
     RequestCounts,
     ServerAnswer,
     ServerApi,
+    TokenRoutes,
 )
 from eyas.contract.engines.version import at_least
 from eyas.decode.accept_length import Acceptance
@@ -37,6 +41,14 @@ if TYPE_CHECKING:
 _HISTOGRAM = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _ACCEPTED = ("spec_num_correct_drafts", "spec_accepted_drafts", "spec_accept_token_num")
 _PROPOSED = ("spec_num_proposed_drafts", "spec_proposed_drafts", "spec_draft_token_num")
+# A server may be started with others: --preferred-sampling-params.
+_EXACT = {
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "skip_special_tokens": False,
+    "spaces_between_special_tokens": False,
+}
 _END = 1e15  # no count of one answer gets there
 _PROGRESS = (
     "sglang:generation_tokens",
@@ -60,6 +72,12 @@ class GenerateRoute:
         sampling |= {name: value for name, value in optional.items() if value is not None}
         if options.ignore_eos:
             sampling["ignore_eos"] = True
+        if options.stop_ids:
+            sampling["stop_token_ids"] = list(options.stop_ids)
+        if options.stop_strings:
+            sampling["stop"] = list(options.stop_strings)
+        if options.is_exact:
+            sampling = {**_EXACT, **sampling}
         source = {"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}
         return {**source, "sampling_params": sampling, "stream": True, **options.extra}
 
@@ -121,6 +139,7 @@ class GenerateStream:
             total_s=total_s,
             finish_reason=reason.get("type") if isinstance(reason, Mapping) else reason,
             counts=counts_of(self._meta, self._depth),
+            stopped_by=reason.get("matched") if isinstance(reason, Mapping) else None,
         )
 
 
@@ -257,6 +276,11 @@ def _first_list(meta: Mapping[str, Any], names: Sequence[str]) -> list[int] | No
 SERVING = ServerApi(
     name="sglang",
     owners=("sglang",),
+    tokens=TokenRoutes(
+        takes_messages=lambda version: at_least(version, "0.5.12"),
+        text_field="text",
+        detokenize_fields={"skip_special_tokens": False},
+    ),
     native=GenerateRoute(),
     choose_rank=choose_rank,
     extras_of=extras_of,

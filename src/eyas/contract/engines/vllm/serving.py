@@ -6,6 +6,8 @@ What the names mean (read in the source of 0.25.1, 0.32.0 and 0.33.0, where they
   grammar are taken off `…num_draft_tokens`. The counters do not exist when speculation is off. They count since the
   start, per rank.
 - `metrics.speculative_decoding` of one answer exists since 0.32 with --per-request-spec-decode-metrics.
+- `token_ids` of a choice (`return_token_ids`) holds the token that ended the answer; `stop_reason` is null for the
+  model's own end, else the token id or string of the request. `/tokenize` takes a `prompt` or `messages`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +16,21 @@ from typing import TYPE_CHECKING, Any
 from eyas.client.address import ServerAddress, get_text
 from eyas.client.counters import consistent, progress_mark, whole_total
 from eyas.client.prometheus import Sample, by_label, parse, total
-from eyas.client.server_api import MOST_POSITIONS, Counters, RequestCounts, ServerApi
+from eyas.client.server_api import MOST_POSITIONS, Counters, RequestCounts, ServerApi, TokenRoutes
 from eyas.decode.accept_length import Acceptance
 
 if TYPE_CHECKING:
     import httpx
 
 _PREFIX = "vllm:spec_decode_num_"
+# By default the model's generation_config.json sets top_k, min_p and a repetition penalty.
+_EXACT = {
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "skip_special_tokens": False,
+    "spaces_between_special_tokens": False,
+}
 _MOST_RANKS = 1024  # that are read apart
 _PROGRESS = ("vllm:generation_tokens", "vllm:prompt_tokens", "vllm:iteration_tokens_total_count")
 
@@ -101,6 +111,9 @@ SERVING = ServerApi(
     owners=("vllm",),
     has_version=True,
     extra_body={"return_token_ids": True},
+    exact_fields=_EXACT,
+    takes_stop_ids=True,
+    tokens=TokenRoutes(takes_messages=lambda version: True, text_field="prompt"),
     extras_of=lambda event: event.get("metrics"),
     counts_of=counts_of,
     read_counters=read_counters,
