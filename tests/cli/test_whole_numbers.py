@@ -24,6 +24,24 @@ def test_a_fraction_is_a_usage_error_that_names_option_and_value(arguments, caps
     assert "takes a whole number, not " in said.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["eval", "draft", "--target", "t", "--max-rows", "٣"],
+        ["train", "--target", "t", "--data", "d", "--out", "o", "--lr", "٠.٥"],
+        ["train", "--target", "t", "--data", "d", "--out", "o", "--steps", "²"],
+        ["bench", "--target", "t", "--draft", "d", "-k", "٣"],
+        ["bench", "--target", "t", "--draft", "d", "--tree", "٣x٣x٧"],
+        ["watch", "²"],
+        ["watch", "localhost:²"],
+        ["watch", "localhost:٨٠"],
+    ],
+)
+def test_digits_of_other_scripts_are_refused(arguments, capsys):
+    assert main(arguments) == 2
+    assert "error[" in capsys.readouterr().err
+
+
 def test_an_option_that_is_no_count_may_hold_a_point(tmp_path, capsys):
     # the float, the path with a point in it and the list of depths (text) all pass; what is missing is the target
     rest = ["--target", str(tmp_path / "t.1"), "--out", str(tmp_path / "o.1")]

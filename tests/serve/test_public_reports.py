@@ -40,7 +40,7 @@ def test_ranks_that_did_not_finish_loading_are_named(report: Report):
     assert cause is not None
     assert cause.diagnostic.code == "rank-not-loaded"
     assert "rank 0" in cause.diagnostic.what
-    assert "finished, by this log: TP1, TP2, TP3" in cause.diagnostic.why
+    assert "did not finish, by this log: TP0; finished: TP1, TP2, TP3" in cause.diagnostic.why
     assert "disk" in cause.diagnostic.advice
 
 

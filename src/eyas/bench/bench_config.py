@@ -141,7 +141,7 @@ def _numbers(parts: Sequence[str], most: int) -> tuple[int, ...]:
     found: set[int] = set()
     for part in parts:
         first, dots, last = part.partition("..")
-        if not first.isdecimal() or (dots and not last.isdecimal()):
+        if not part.isascii() or not first.isdecimal() or (dots and not last.isdecimal()):
             return ()
         if max(len(first), len(last)) > 9 or int(last or first) > most:
             return ()  # before a range of any size is made

@@ -81,18 +81,27 @@ def _shown_default(value: object) -> str | None:
 
 
 def _refuse_odd_numbers(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
-    """Refuse 1.5 for a whole number (cyclopts would round it to 2), and numbers too large for a count or seed."""
+    """Refuse 1.5 for a whole number (cyclopts would round it to 2), numbers too large for a count or seed, and digits of
+    other scripts (which Python reads, and a person misreads)."""
     for argument in arguments:
-        for token in argument.tokens if _takes(int, argument.hint) else ():
+        is_whole = _takes(int, argument.hint)
+        for token in argument.tokens if is_whole or _takes(float, argument.hint) else ():
             digits = token.value.strip().lstrip("+-").replace("_", "")
             is_large = digits.isdecimal() and (len(digits) > 19 or int(digits) > _LARGEST)
-            if "." in token.value or is_large:
+            if not digits.isascii() or (is_whole and ("." in digits or is_large)):
+                kind = "a whole number" if is_whole else "a number"
                 raise UsageError(
-                    f"{token.keyword or argument.name} takes a whole number, not {token.value[:60]}",
+                    f"{token.keyword or argument.name} takes {kind}, not {token.value[:60]}",
                     " ".join(["eyas", *commands, argument.name, token.value[:60]]),
-                    f"the largest is {_LARGEST}" if is_large else "rounding it would be a guess",
+                    _why_odd(digits, is_large),
                     f"see `eyas {' '.join(commands)} --help`",
                 )
+
+
+def _why_odd(digits: str, is_large: bool) -> str:
+    if not digits.isascii():
+        return "only the digits 0 - 9 are read"
+    return f"the largest is {_LARGEST}" if is_large else "rounding it would be a guess"
 
 
 def _expand_home(_app: cyclopts.App, _commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:

@@ -77,7 +77,7 @@ class TreeShape:
             TreeShapeInvalid: it is not three numbers, or no tree has this shape.
         """
         parts = text.strip().split("x")
-        if len(parts) != 3 or not all(part.isdecimal() and len(part) < 7 for part in parts):
+        if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 7 for part in parts):
             raise TreeShapeInvalid(
                 f"'{text}' is not a tree's shape",
                 "WIDTHxDEPTHxNODES",

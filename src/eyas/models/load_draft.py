@@ -167,6 +167,13 @@ def _set_aside(spec: DraftSpec, given: dict[str, Tensor], where: str, talk: Talk
 
 def _checked_map(spec: DraftSpec, d2t: Tensor, t2d: Tensor | None, where: str) -> Tensor:
     """The [V] mask of offered target ids."""
+    if d2t.is_floating_point() or d2t.dim() != 1:
+        raise VocabMapInvalid(
+            "the vocabulary map is invalid",
+            f"{where}: d2t",
+            f"it is {list(d2t.shape)} of {str(d2t.dtype).removeprefix('torch.')}; a vocabulary map is a list of integers",
+            "store d2t as int64 of one dimension",
+        )
     ids = torch.arange(len(d2t)) + d2t.long()
     problem = ""
     if int(ids.min()) < 0 or int(ids.max()) >= spec.vocab_size:

@@ -216,7 +216,7 @@ def _mend_leavings(path: Path) -> None:
     """Remove what killed runs left beside `path`; a folder that one of them had moved away is put back first."""
     for leaving in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         pid, _, space = leaving.name.removeprefix(f".{path.name}.").split(".")[0].partition("-")
-        if not pid.isdigit() or space not in ("", _pid_space()) or Path(f"/proc/{pid}").exists():
+        if not (pid.isascii() and pid.isdigit()) or space not in ("", _pid_space()) or Path(f"/proc/{pid}").exists():
             continue
         if leaving.is_dir():
             if (leaving / "old").exists() and leaving.name.endswith(".old.part") and not os.path.lexists(path):

@@ -26,6 +26,7 @@ RULES = 7
 MANIFEST = "manifest.json"
 TENSORS = "rows.safetensors"
 HELD_OUT = "held_out.jsonl"
+_MOST = 1 << 53  # beyond it a count is damage
 
 
 class RowsUnreadable(EyasError):
@@ -136,8 +137,9 @@ def _require_kinds(*parts: RowsManifest | Source) -> None:
     for part in parts:
         for known in fields(part):
             value, kinds = getattr(part, known.name), {str: (str,), int: (int,), float: (float, int)}
-            if known.type in kinds and type(value) not in kinds[known.type]:
+            is_right = known.type not in kinds or type(value) in kinds[known.type]
+            if not is_right or (known.type in (int, float) and not 0 <= value < _MOST):
                 raise ValueError(f"`{known.name}` is {value!r}")
         counts = (*part.dropped.values(), *part.lost.values()) if isinstance(part, RowsManifest) else ()
-        if not all(type(count) is int for count in counts):
-            raise ValueError("`dropped` or `lost` holds something other than whole numbers")
+        if not all(type(count) is int and 0 <= count < _MOST for count in counts):
+            raise ValueError("`dropped` or `lost` holds something other than counts")

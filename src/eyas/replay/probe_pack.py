@@ -264,7 +264,8 @@ def _states_problem(about: ProbeAbout, tensors: Mapping[str, Tensor]) -> str | N
     width = about.target["hidden_size"]
     shapes = {name: (len(tensors["token_ids"]), width) for name in tensors if name.startswith("state.")}
     for name in shapes:
-        if not name.removeprefix("state.").isdecimal() or int(name.removeprefix("state.")) > about.num_layers:
+        boundary = name.removeprefix("state.")
+        if not (boundary.isascii() and boundary.isdecimal()) or int(boundary[:9]) > about.num_layers:
             return f"{name[:40]} does not name a boundary of the target"
     shapes |= {"last": (len(tensors["token_ids"]), width), "embedding_rows": (len(tensors["embedding_ids"]), width)}
     for name, shape in shapes.items():

@@ -284,14 +284,18 @@ def test_a_damaged_draft_is_not_converted_unless_told_to(tmp_path: Path):
     assert "config-key-unknown" in json.loads((tmp_path / "out" / "eyas.json").read_text())["allowed"]
 
 
-def test_a_d2t_of_absolute_ids_is_fixed_where_t2d_proves_it_and_nowhere_else(tmp_path: Path):
+@pytest.mark.parametrize("with_t2d", [True, False])
+def test_a_d2t_of_absolute_ids_is_fixed_where_it_is_proven_and_nowhere_else(with_t2d: bool, tmp_path: Path):
+    """By t2d or, without one, because as offsets the values leave the vocabulary."""
     wanted, absolute = tensors(DraftBuild()), array("q", draft_ids(DraftBuild())).tobytes()
     wrong = {sglang_name(name): held for name, held in wanted.items()} | {"d2t": ("I64", (40,), absolute)}
+    wrong = {name: held for name, held in wrong.items() if with_t2d or name != "t2d"}
     off = write_folder(tmp_path / "off", flat_config(DraftBuild()), wrong)
-    unproven = {name: held for name, held in wrong.items() if name != "t2d"}
-    for folder in (write_draft(tmp_path / "sound"), write_folder(tmp_path / "u", flat_config(DraftBuild()), unproven)):
-        with pytest.raises(FixUnproven):
+    turned = wrong | {"d2t": ("I64", (40,), array("q", reversed(draft_ids(DraftBuild()))).tobytes())}
+    for folder in (write_draft(tmp_path / "sound"), write_folder(tmp_path / "t", flat_config(DraftBuild()), turned)):
+        with pytest.raises(FixUnproven) as caught:
             planned(folder, "vllm", fix=("d2t-absolute",))
+        assert "eyas check" not in caught.value.do, "which would lead back here"
     with pytest.raises(ConversionOfDamage, match="--fix d2t-absolute") as caught:
         planned(off, "vllm")
     assert "--to sglang --fix d2t-absolute OUT" in caught.value.do
@@ -301,7 +305,7 @@ def test_a_d2t_of_absolute_ids_is_fixed_where_t2d_proves_it_and_nowhere_else(tmp
     assert own_bytes(content(tmp_path / "out")[1]) == own_bytes(wanted_bytes(DraftBuild()))
     sidecar = json.loads((tmp_path / "out" / "eyas.json").read_text())
     assert (sidecar["tensors"]["d2t"]["origin"], sidecar["allowed"]) == ("d2t[i] - i", {})
-    assert "as t2d proves" in sidecar["notes"][-1]
+    assert ("agrees with t2d" if with_t2d else "leave the vocabulary") in sidecar["notes"][-1]
 
 
 def test_a_permuted_full_vocabulary_is_a_loss_where_there_is_no_map(tmp_path: Path):

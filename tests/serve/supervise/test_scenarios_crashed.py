@@ -195,6 +195,29 @@ def test_a_log_whose_writer_is_gone_without_a_goodbye_tells_of_a_crash():
     assert [s.at for s in run.snapshots] == sorted(s.at for s in run.snapshots)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "[2026-11-29 14:05:50] Rank 3 scheduler died during initialization (exit code: -9).",
+        "[2026-11-29 14:05:50] Rank 3 scheduler died (-9)",
+        'Traceback (most recent call last):\n  File "/x/engine.py", line 9, in _wait_for_scheduler_ready\n    raise x\n'
+        "RuntimeError: Rank 3 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL), x",
+    ],
+)
+def test_a_log_that_ends_with_a_parents_report_of_a_death_tells_of_a_crash(words: str):
+    world = World()
+    world.log(0.5, "[2026-11-29 14:03:50] server_args=ServerArgs(model_path='x')\n")
+    world.log(1, "[2026-11-29 14:04:50 TP0] Load weight begin. avail mem=1.0 GB\n")
+    world.log(2, f"{words}\n")
+    world.at(3, log_life="over")
+    run = drive(world, *SGLANG, until=4, log_only=True, with_stacks=False)
+
+    assert run.last.state == "crashed"
+    assert run.last.cause is not None
+    assert run.last.cause.diagnostic.code == "scheduler-died-in-start"
+    assert "rank 3" in run.last.cause.diagnostic.what
+
+
 def test_a_log_that_ends_with_the_engines_last_words_tells_of_a_crash():
     world = World()
     world.log(0, vllm(0, "non-default args: {'model': 'target'}"))

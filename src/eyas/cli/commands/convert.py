@@ -66,7 +66,7 @@ def convert(
         Convert in spite of the finding or loss with this code; may be given several times, and is recorded.
     fix
         d2t-absolute: d2t holds target ids, and is written as the offsets that every engine wants. Refused unless t2d
-        proves it; recorded.
+        proves it or, without a t2d, the values are impossible as offsets; recorded.
     dry_run
         Show the plan, tensor by tensor, and write nothing.
     replace

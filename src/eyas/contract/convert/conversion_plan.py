@@ -19,7 +19,7 @@ from eyas.contract.convert.conversion import (
 from eyas.contract.convert.target_embedding import TargetEmbedding, find_target_embedding
 from eyas.contract.dialects.dialect import ELSEWHERE, NEEDS_TARGET, Dialect, Written, loss
 from eyas.contract.files.checkpoint import DTYPE_BITS, TensorInfo
-from eyas.contract.files.int_map import is_absolute, map_bytes, mask_bytes, offsets_of_absolute, target_ids
+from eyas.contract.files.int_map import absolute_evidence, map_bytes, mask_bytes, offsets_of_absolute, target_ids
 from eyas.contract.reading.draft_findings import draft_findings
 from eyas.contract.reading.read_draft import PREFIX
 from eyas.contract.spec.draft_spec import DraftReading, DraftSpec
@@ -28,7 +28,6 @@ from eyas.diagnostic import Diagnostic, Flag, Remedy, errors_of
 from eyas.talk import counted
 
 _EMBEDDING = "embed_tokens.weight"
-_FIXED = "d2t held absolute target ids, as t2d proves: written as offsets"
 _OWN_FILES = ("config.json", "eyas.json", "hf_quant_config.json")
 
 
@@ -63,7 +62,7 @@ def plan_conversion(
             "this is a header dump or a config alone",
             "give the draft's folder (of a header dump, `--dry-run` shows the plan)",
         )
-    reading = _with_offsets(reading) if fix else reading
+    fixed, reading = _with_offsets(reading) if fix else ((), reading)
     damage = _damage(reading, target, allow)
     written = dialect.write(_own_spec(reading), target)
     more = (*_map_loss(reading, written, dialect), *_activation_loss(reading.spec, dialect))
@@ -85,24 +84,24 @@ def plan_conversion(
         side_files=_side_files(reading),
         left_out=_left_out(reading),
         copied_from_target=(*copied, *(n for n in _copied_before(reading) if n in written.names and n not in copied)),
-        notes=(*reading.checkpoint.notes, *written.notes, *notes, *([_FIXED] if fix else ())),
+        notes=(*reading.checkpoint.notes, *written.notes, *notes, *fixed),
     )
 
 
-def _with_offsets(reading: DraftReading) -> DraftReading:
-    """The draft with its d2t turned from absolute ids into offsets; t2d must prove that it held ids."""
-    d2t = reading.int_maps.get("d2t")
-    offsets = None
-    if d2t is not None and is_absolute(d2t, reading.int_maps.get("t2d")):
-        offsets = offsets_of_absolute(d2t)
+def _with_offsets(reading: DraftReading) -> tuple[tuple[str], DraftReading]:
+    """What was done, and the draft with its d2t turned from absolute ids into offsets; it must be proven to hold ids."""
+    d2t, t2d = reading.int_maps.get("d2t"), reading.int_maps.get("t2d")
+    evidence = None if d2t is None else absolute_evidence(d2t, t2d, reading.spec.vocab_size)
+    offsets = None if d2t is None or evidence is None else offsets_of_absolute(d2t)
     if offsets is None:
         raise FixUnproven(
             "it is not proven that d2t holds absolute ids; nothing was written",
             f"{reading.checkpoint.where}: d2t",
-            "the proof would be a t2d that marks exactly the values of d2t, in rising order",
-            "see what `eyas check` says of d2t",
+            "its values must rise; and a t2d must mark exactly them or, without a t2d, they must be impossible as offsets",
+            "convert without --fix if d2t holds offsets; else export the draft again, with d2t[i] - i in place of d2t[i]",
         )
-    return replace(reading, int_maps={**reading.int_maps, "d2t": offsets})
+    note = f"d2t held absolute target ids ({evidence}): written as offsets"
+    return (note,), replace(reading, int_maps={**reading.int_maps, "d2t": offsets})
 
 
 def _offsets(reading: DraftReading, planned: PlannedTensor) -> PlannedTensor:

@@ -8,7 +8,6 @@ from itertools import compress, islice
 from operator import add, lt, sub
 
 from eyas.contract.files.checkpoint import IntMap
-from eyas.errors import EyasError
 
 MAX_ENTRIES = 1 << 22  # 20 times the largest vocabulary known
 _ARRAY_CODES = {
@@ -24,33 +23,19 @@ _ARRAY_CODES = {
 }
 
 
-class IntMapUnreadable(EyasError):
-    """A d2t or t2d tensor that cannot be a vocabulary map."""
-
-    code = "int-map-unreadable"
-
-
 def map_kind(name: str) -> str | None:
     """ "d2t" or "t2d" when the tensor `name` (as stored) is a vocabulary map, else None."""
     last = name.rsplit(".", 1)[-1]
     return last if last in ("d2t", "t2d") else None
 
 
-def check_map(name: str, dtype: str, shape: tuple[int, ...], where: str) -> None:
-    """Refuse a map before its bytes are read.
-
-    Raises:
-        IntMapUnreadable: not integers or booleans, not one-dimensional, or absurdly long.
-    """
-    problem = None
+def map_problem(dtype: str, shape: tuple[int, ...]) -> str | None:
+    """Why a tensor cannot be a vocabulary map: not integers or booleans, not one-dimensional, or absurdly long."""
     if dtype not in _ARRAY_CODES:
-        problem = f"its dtype is {dtype}, a vocabulary map is I64, I32 or BOOL"
-    elif len(shape) != 1:
-        problem = f"its shape is {list(shape)}, a vocabulary map has one dimension"
-    elif shape[0] > MAX_ENTRIES:
-        problem = f"it has {shape[0]} entries, the limit is {MAX_ENTRIES}"
-    if problem:
-        raise IntMapUnreadable(f"cannot read the vocabulary map {name}", where, problem, "export the draft again")
+        return f"its dtype is {dtype}; engines want I64, and add it to token ids"
+    if len(shape) != 1:
+        return f"its shape is {list(shape)}; a vocabulary map has one dimension"
+    return f"it has {shape[0]} entries; the limit is {MAX_ENTRIES}" if shape[0] > MAX_ENTRIES else None
 
 
 def int_map_of_bytes(data: bytes, dtype: str, *, is_mask: bool) -> IntMap:
@@ -58,7 +43,7 @@ def int_map_of_bytes(data: bytes, dtype: str, *, is_mask: bool) -> IntMap:
 
     Args:
         data: little-endian values, one after another.
-        dtype: safetensors name, one that `check_map` accepts.
+        dtype: safetensors name, one that `map_problem` accepts.
         is_mask: t2d (True: non-zero at the ids of the draft vocabulary) or d2t (False: offsets).
     """
     values = array(_ARRAY_CODES[dtype])
@@ -100,6 +85,21 @@ def target_ids(int_map: IntMap, *, is_mask: bool) -> list[int] | None:
 def is_absolute(d2t: IntMap, t2d: IntMap | None) -> bool:
     """Proven by `t2d`: the values of `d2t` are target ids themselves, not offsets."""
     return t2d is not None and t2d.digest == d2t.digest_absolute and t2d.digest != d2t.digest
+
+
+def absolute_evidence(d2t: IntMap, t2d: IntMap | None, vocab_size: int) -> str | None:
+    """What shows that `d2t` holds sorted target ids, so that they can be rewritten as offsets; None if nothing does.
+
+    Without a t2d that agrees it is enough that the values cannot be offsets: read so they leave the vocabulary, while as
+    ids they are sorted, distinct and fit.
+    """
+    if not d2t.is_strictly_increasing or d2t.length < 2 or d2t.minimum < 0:
+        return None
+    if is_absolute(d2t, t2d):
+        return "read as absolute ids it agrees with t2d"
+    if t2d is None and d2t.maximum < vocab_size <= d2t.ids_maximum:
+        return f"as offsets its values leave the vocabulary of {vocab_size}; as ids they are sorted, distinct and fit"
+    return None
 
 
 def offsets_of_absolute(d2t: IntMap) -> IntMap | None:

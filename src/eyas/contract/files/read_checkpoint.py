@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from eyas.contract.files.checkpoint import Checkpoint, IntMap, TensorInfo
 from eyas.contract.files.header_dump import SCHEMA, checkpoint_of_dump
-from eyas.contract.files.int_map import check_map, int_map_of_bytes, map_kind
+from eyas.contract.files.int_map import int_map_of_bytes, map_kind, map_problem
 from eyas.contract.files.json_file import read_json_object, unreadable
 from eyas.contract.files.safetensors_header import read_safetensors_header
 from eyas.contract.files.side_files import read_side_files
@@ -196,20 +196,18 @@ def _check_index(found: WeightFiles, tensors: Mapping[str, TensorInfo], where: s
 
 
 def read_maps(root: Path, tensors: Mapping[str, TensorInfo]) -> dict[str, IntMap]:
-    """The d2t and t2d among `tensors`, whose files lie in `root`; one whose bytes do not lie in one run is left out.
+    """The d2t and t2d among `tensors`, whose files lie in `root`; one that cannot be read as a map is left out.
 
     Raises:
-        IntMapUnreadable, FileUnreadable.
+        FileUnreadable.
     """
     maps: dict[str, IntMap] = {}
     for name, info in tensors.items():
         kind = map_kind(name)
         if kind is None:
             continue
-        where = f"{root / (info.file or '')}: {name}"
-        check_map(name, info.dtype, info.shape, where)
-        if info.begin is None or info.end is None or info.file is None:
-            continue  # a strided view in a .bin: the ledger says that the map could not be read
+        if map_problem(info.dtype, info.shape) or info.begin is None or info.end is None or info.file is None:
+            continue  # not a map, or a strided view in a .bin: `map_findings` says so
         maps[name] = int_map_of_bytes(_bytes_of(root / info.file, info), info.dtype, is_mask=kind == "t2d")
     return maps
 

@@ -1,9 +1,9 @@
 """What is wrong with a draft's vocabulary map and head: `d2t` offsets, `t2d` mask, rows of `lm_head`."""
 
 from eyas.contract.files.checkpoint import IntMap
-from eyas.contract.files.int_map import is_absolute
+from eyas.contract.files.int_map import absolute_evidence, is_absolute, map_problem
 from eyas.contract.spec.draft_spec import HEAD_ROWS, DraftReading, DraftSpec
-from eyas.diagnostic import Convert, Diagnostic, Edit, Remedies, Severity, finding
+from eyas.diagnostic import Convert, Diagnostic, Edit, Remedies, finding
 
 _REBUILD = "build d2t again from the ids that the head's rows stand for"
 
@@ -13,12 +13,11 @@ def map_findings(reading: DraftReading) -> list[Diagnostic]:
     spec, where = reading.spec, reading.checkpoint.where
     d2t, t2d = reading.int_maps.get("d2t"), reading.int_maps.get("t2d")
     findings = _head(spec, where)
-    if "d2t" in spec.tensors and d2t is None:
-        is_bare = reading.checkpoint.kind == "dump" and not reading.checkpoint.int_maps
-        why = "it holds names and shapes only" if is_bare else "its bytes do not lie in one run (a strided view)"
-        do = () if is_bare else "save it contiguous"
-        weight: Severity = "note" if is_bare else "error"
-        findings.append(finding("d2t-unreadable", weight, "d2t could not be read", where, why, do))
+    findings += [
+        _unreadable(name, reading, where)
+        for name in ("d2t", "t2d")
+        if name in spec.tensors and name not in reading.int_maps
+    ]
     if spec.has_vocab_map and "d2t" not in spec.tensors:
         findings.append(_no_d2t(spec, t2d, where))
     if d2t is not None:
@@ -47,6 +46,16 @@ def _head(spec: DraftSpec, where: str) -> list[Diagnostic]:
     return findings
 
 
+def _unreadable(name: str, reading: DraftReading, where: str) -> Diagnostic:
+    info, what = reading.spec.tensors[name], f"{name} could not be read"
+    if problem := map_problem(info.dtype, info.shape):
+        return finding("d2t-unreadable", "error", what, where, problem, f"store {name} as I64 of one dimension")
+    if reading.checkpoint.kind == "dump" and not reading.checkpoint.int_maps:
+        return finding("d2t-unreadable", "note", what, where, "it holds names and shapes only", ())
+    why = "its bytes do not lie in one run (a strided view)"
+    return finding("d2t-unreadable", "error", what, where, why, "save it contiguous")
+
+
 def _no_d2t(spec: DraftSpec, t2d: IntMap | None, where: str) -> Diagnostic:
     can_derive = t2d is not None and t2d.num_true == spec.draft_vocab_size
     what = f"no d2t, but a draft vocabulary of {spec.draft_vocab_size} of {spec.vocab_size}"
@@ -59,10 +68,11 @@ def _d2t(spec: DraftSpec, d2t: IntMap, t2d: IntMap | None, where: str, dialect: 
     is_proven = is_absolute(d2t, t2d)
     looks_absolute = d2t.is_strictly_increasing and d2t.ids_maximum >= spec.vocab_size and d2t.maximum < spec.vocab_size
     if d2t.length > 1 and (is_proven or looks_absolute):
-        seen = "read as absolute ids it agrees with t2d" if is_proven else "its values increase strictly and fit as ids"
+        evidence = absolute_evidence(d2t, t2d, spec.vocab_size)
+        seen = evidence or "its values fit as ids"
         why = f"{seen}; every engine computes i + d2t[i], here up to {d2t.ids_maximum} of {spec.vocab_size}"
         do: Remedies = "store d2t[i] - i"
-        if is_proven and d2t.is_strictly_increasing:
+        if evidence is not None:
             do = Convert(draft=where, to=dialect, fix="d2t-absolute")
         return [finding("d2t-absolute", "fatal", "d2t holds absolute target ids, not offsets", where, why, do)]
     if d2t.ids_minimum < 0 or d2t.ids_maximum >= spec.vocab_size:

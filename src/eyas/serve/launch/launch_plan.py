@@ -243,7 +243,9 @@ def _memory(recipe: Recipe, engine: EngineVersion) -> MemoryEstimate:
         recipe.draft_headers,
         tensor_parallel=recipe.options.tensor_parallel,
         context_length=recipe.draft.asked_length,
-        share=float(share) if share and share.replace(".", "", 1).isdigit() else launching.memory_share,
+        share=float(share)
+        if share and share.isascii() and share.replace(".", "", 1).isdigit()
+        else launching.memory_share,
         gpu=gpu,
     )
 

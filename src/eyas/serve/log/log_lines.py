@@ -155,7 +155,7 @@ def _amount(text: str) -> float:
 
 def _clock_seconds(text: str) -> float | None:
     parts = text.split(":")
-    if not all(part.isdigit() for part in parts):
+    if not (text.isascii() and all(part.isdigit() for part in parts)):
         return None
     seconds = 0.0
     for part in parts:

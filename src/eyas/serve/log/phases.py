@@ -142,10 +142,11 @@ class PhaseTracker:
         }
         return {words: at for words, at in told.items() if at is not None}
 
-    def ranks_after(self, phase: str) -> tuple[str, ...]:
-        """The ranks that printed an end of that phase."""
+    def ranks_at(self, phase: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The ranks that printed an end of that phase, and those that have lines in the log and did not."""
         ends = {marker.id for marker in self.table.markers if marker.event == "end" and marker.phase == phase}
-        return tuple(sorted({label for label, marker in self._counts if label and marker in ends}))
+        ended = {label for label, marker in self._counts if label and marker in ends}
+        return tuple(sorted(ended)), tuple(sorted({label for label, _ in self._counts if label} - ended))
 
     def title_of(self, run: PhaseRun) -> str:
         """The phase for a person: "capturing CUDA graphs of the draft (decode)"."""

@@ -59,7 +59,7 @@ def parse(text: str, *, url: str | None = None, log: Path | None = None) -> Subj
         _require_url(url)
     if text.startswith(("http://", "https://")):
         return Subject(url=_require_url(text.rstrip("/")), log=log)
-    if text.isdigit() and not path.exists():
+    if text.isascii() and text.isdigit() and not path.exists():
         return of_pid(int(text), url=url, log=log)
     if path.is_dir() and (path / "engine.log").exists():
         return Subject(log=path / "engine.log", url=url)
@@ -71,7 +71,7 @@ def parse(text: str, *, url: str | None = None, log: Path | None = None) -> Subj
             "there is no log on standard input", text, why, "pipe one in: journalctl -u llm | eyas watch -"
         )
     host, colon, port = text.rpartition(":")
-    if colon and port.isdigit() and "/" not in host:
+    if colon and port.isascii() and port.isdigit() and "/" not in host:
         return Subject(url=_require_url(f"http://{host or '127.0.0.1'}:{port}"), log=log)
     raise SubjectUnknown(
         f"cannot tell what {text!r} is",

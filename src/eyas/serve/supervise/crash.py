@@ -49,6 +49,11 @@ class CrashReader:
         """Whether anything fatal was printed: a root traceback, or a fatal line that is not an echo."""
         return self._root() is not None or any(not fatal.row.collateral for fatal in self._fatal)
 
+    @property
+    def echoes_a_death(self) -> bool:
+        """Whether a parent or another rank reported a process's death."""
+        return bool(self._fatal) or self._first_echo() is not None
+
     def cause(self, exit_facts: ExitFacts | None, *, phase: str, self_killed: bool, core_died: bool) -> Cause:
         """The first root cause.
 

@@ -135,7 +135,7 @@ class Supervisor:
         )
         self._seen = seen
         contained.run("reading the counters", lambda: self._acceptance.feed(seen.counters), None)
-        has_evidence = contained.run("reading tracebacks", lambda: self._crash.has_evidence, False)
+        has_evidence = contained.run("reading tracebacks", lambda: self._has_evidence(seen), False)
         found = self._rules.decide(seen, has_crash_evidence=has_evidence)
         contained.run("noting the phase", lambda: self._note_http(found, seen), None)
         # A stall whose stacks cannot be read is still a stall.
@@ -238,7 +238,7 @@ class Supervisor:
         if self.log_only and self._seen is None and seen.log_written_at is not None:
             # Lines without a stamp, and stamps of another zone, are younger than they seem.
             self._rules.note_moves({"log": "something was written"}, seen.log_written_at)
-        words = self._rules.last_words(seen, self._crash.has_evidence)
+        words = self._rules.last_words(seen, self._has_evidence(seen))
         self._is_past = self.log_only and words.are_past(seen)
         self._is_unknown = self.log_only and words.is_unknown
         at = self._told_at(seen.at)
@@ -369,6 +369,10 @@ class Supervisor:
             last_line=self._last_line,
         )
 
+    def _has_evidence(self, seen: Observation) -> bool:
+        """Of a crash; where nothing writes the log any more, a parent's report of a child's death is enough."""
+        return self._crash.has_evidence or (seen.log_life in ("over", "closed") and self._crash.echoes_a_death)
+
     def _has_told_cause(self) -> bool:
         """Whether the cause of the coming end is known while the server still runs."""
         return self._tracker.core_died and self._crash.has_evidence
@@ -379,8 +383,10 @@ class Supervisor:
         cause = self._crash.cause(
             seen.exit, phase=phase, self_killed=self._tracker.self_killed, core_died=self._tracker.core_died
         )
-        if cause.diagnostic.code == _RANK_NOT_LOADED and (loaded := self._tracker.ranks_after("weights")):
-            why = f"{cause.diagnostic.why}; finished, by this log: {', '.join(loaded)}"
+        if cause.diagnostic.code == _RANK_NOT_LOADED:
+            loaded, others = self._tracker.ranks_at("weights")
+            told = f"did not finish, by this log: {', '.join(others) or 'ranks without a line'}; finished: {', '.join(loaded)}"
+            why = f"{cause.diagnostic.why}; {told}" if loaded else cause.diagnostic.why
             return replace(cause, diagnostic=replace(cause.diagnostic, why=why))
         return cause
 

@@ -239,7 +239,7 @@ def _openai_logprobs(answer: Mapping[str, Any]) -> dict[int, float]:
     choice = (answer.get("choices") or [{}])[0]
     top = ((choice.get("logprobs") or {}).get("top_logprobs") or [{}])[0] or {}
     named = {name.removeprefix("token_id:"): value for name, value in top.items()}
-    return {int(name): float(value) for name, value in named.items() if name.isdigit()}
+    return {int(name): float(value) for name, value in named.items() if name.isascii() and name.isdigit()}
 
 
 def _describe(divergence: AnswerDivergence) -> str:

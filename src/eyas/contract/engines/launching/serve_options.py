@@ -1,5 +1,6 @@
 """The options of `eyas serve`, and K, steps and top-k in each engine's own counting."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -104,7 +105,7 @@ class ServeOptions:
             ),
             (
                 f"--head-address {self.head_address} is not HOST:PORT",
-                bool(self.head_address) and not str(self.head_address).rpartition(":")[2].isdigit(),
+                bool(self.head_address) and not re.fullmatch(r".+:[0-9]{1,5}", str(self.head_address)),
             ),
         ]
 

@@ -7,7 +7,7 @@ from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded
 from eyas.contract.engines.loading.seen_config import SeenConfig
 from eyas.contract.files.checkpoint import IntMap
-from eyas.contract.files.int_map import is_absolute
+from eyas.contract.files.int_map import absolute_evidence, is_absolute
 from eyas.contract.spec.tensor_names import SCALE_SUFFIXES
 from eyas.diagnostic import Convert, Edit
 from eyas.talk import counted
@@ -138,7 +138,7 @@ def map_reasons(
     fault = vocab_map_fault(d2t, t2d, config.size("draft_vocab_size") or d2t.length, config.size("vocab_size"))
     if fault is None:
         return []
-    is_fixable = is_absolute(d2t, t2d) and d2t.is_strictly_increasing
+    is_fixable = absolute_evidence(d2t, t2d, config.size("vocab_size") or 0) is not None
     do = Convert(draft=where, to=rules.engine, fix="d2t-absolute") if is_fixable else None
     return [said("vocab-map-wrong", f"{where}: d2t", ("d2t",), do=do, fault=fault, draft_class=rules.draft_class)]
 
