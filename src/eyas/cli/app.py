@@ -81,8 +81,8 @@ def _shown_default(value: object) -> str | None:
 
 
 def _refuse_odd_numbers(app: cyclopts.App, commands: tuple[str, ...], arguments: cyclopts.ArgumentCollection) -> None:
-    """Refuse 1.5 for a whole number (cyclopts would round it to 2), numbers too large for a count or seed, and digits of
-    other scripts (which Python reads, and a person misreads)."""
+    """Refuse 1.5 for a whole number (cyclopts would round it to 2), numbers too large for a count or seed, and
+    digits of other scripts (Python reads them)."""
     for argument in arguments:
         is_whole = _takes(int, argument.hint)
         for token in argument.tokens if is_whole or _takes(float, argument.hint) else ():

@@ -171,7 +171,7 @@ def _checked_map(spec: DraftSpec, d2t: Tensor, t2d: Tensor | None, where: str) -
         raise VocabMapInvalid(
             "the vocabulary map is invalid",
             f"{where}: d2t",
-            f"it is {list(d2t.shape)} of {str(d2t.dtype).removeprefix('torch.')}; a vocabulary map is a list of integers",
+            f"it is {list(d2t.shape)} of {str(d2t.dtype).removeprefix('torch.')}; wanted: a list of integers",
             "store d2t as int64 of one dimension",
         )
     ids = torch.arange(len(d2t)) + d2t.long()

@@ -89,7 +89,7 @@ def plan_conversion(
 
 
 def _with_offsets(reading: DraftReading) -> tuple[tuple[str], DraftReading]:
-    """What was done, and the draft with its d2t turned from absolute ids into offsets; it must be proven to hold ids."""
+    """What was done, and the draft with its d2t turned from absolute ids into offsets, if that is proven."""
     d2t, t2d = reading.int_maps.get("d2t"), reading.int_maps.get("t2d")
     evidence = None if d2t is None else absolute_evidence(d2t, t2d, reading.spec.vocab_size)
     offsets = None if d2t is None or evidence is None else offsets_of_absolute(d2t)
@@ -97,8 +97,8 @@ def _with_offsets(reading: DraftReading) -> tuple[tuple[str], DraftReading]:
         raise FixUnproven(
             "it is not proven that d2t holds absolute ids; nothing was written",
             f"{reading.checkpoint.where}: d2t",
-            "its values must rise; and a t2d must mark exactly them or, without a t2d, they must be impossible as offsets",
-            "convert without --fix if d2t holds offsets; else export the draft again, with d2t[i] - i in place of d2t[i]",
+            "its values must rise; and a t2d must mark exactly them or, without one, they must be impossible as offsets",
+            "convert without --fix if d2t holds offsets; else export the draft again with d2t[i] - i for d2t[i]",
         )
     note = f"d2t held absolute target ids ({evidence}): written as offsets"
     return (note,), replace(reading, int_maps={**reading.int_maps, "d2t": offsets})

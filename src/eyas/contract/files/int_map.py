@@ -98,7 +98,7 @@ def absolute_evidence(d2t: IntMap, t2d: IntMap | None, vocab_size: int) -> str |
     if is_absolute(d2t, t2d):
         return "read as absolute ids it agrees with t2d"
     if t2d is None and d2t.maximum < vocab_size <= d2t.ids_maximum:
-        return f"as offsets its values leave the vocabulary of {vocab_size}; as ids they are sorted, distinct and fit"
+        return f"as offsets its values leave the vocabulary of {vocab_size}; as ids they are sorted and fit"
     return None
 
 

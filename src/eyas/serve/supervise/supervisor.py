@@ -385,7 +385,8 @@ class Supervisor:
         )
         if cause.diagnostic.code == _RANK_NOT_LOADED:
             loaded, others = self._tracker.ranks_at("weights")
-            told = f"did not finish, by this log: {', '.join(others) or 'ranks without a line'}; finished: {', '.join(loaded)}"
+            missing = ", ".join(others) or "ranks without a line"
+            told = f"did not finish, by this log: {missing}; finished: {', '.join(loaded)}"
             why = f"{cause.diagnostic.why}; {told}" if loaded else cause.diagnostic.why
             return replace(cause, diagnostic=replace(cause.diagnostic, why=why))
         return cause
