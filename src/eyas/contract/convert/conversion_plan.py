@@ -97,7 +97,7 @@ def _with_offsets(reading: DraftReading) -> tuple[tuple[str], DraftReading]:
         raise FixUnproven(
             "it is not proven that d2t holds absolute ids; nothing was written",
             f"{reading.checkpoint.where}: d2t",
-            "its values must rise; and a t2d must mark exactly them or, without one, they must be impossible as offsets",
+            "its values must rise; and a t2d must mark exactly them or, without one, they must not fit as offsets",
             "convert without --fix if d2t holds offsets; else export the draft again with d2t[i] - i for d2t[i]",
         )
     note = f"d2t held absolute target ids ({evidence}): written as offsets"

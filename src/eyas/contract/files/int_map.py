@@ -90,8 +90,8 @@ def is_absolute(d2t: IntMap, t2d: IntMap | None) -> bool:
 def absolute_evidence(d2t: IntMap, t2d: IntMap | None, vocab_size: int) -> str | None:
     """What shows that `d2t` holds sorted target ids, so that they can be rewritten as offsets; None if nothing does.
 
-    Without a t2d that agrees it is enough that the values cannot be offsets: read so they leave the vocabulary, while as
-    ids they are sorted, distinct and fit.
+    Without a t2d it is enough that the values cannot be offsets: read so they leave the vocabulary, while as ids they
+    are sorted, distinct and fit.
     """
     if not d2t.is_strictly_increasing or d2t.length < 2 or d2t.minimum < 0:
         return None
