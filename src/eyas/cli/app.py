@@ -33,6 +33,7 @@ COMMANDS = {
     "check": "What an engine will do with a draft: every tensor, every key.",
     "convert": "Translate a draft between formats; nothing is dropped silently.",
     "bench": "Speed of plain and speculative decoding, with the ceiling.",
+    "tune": "How many draft tokens to use, at which concurrency.",
     "parity": "Does a server accept as many drafts as replay predicts?",
     "chat": "Talk to a target through eyas' own engine, with or without a draft.",
     "report": "One self-contained HTML page of a run.",

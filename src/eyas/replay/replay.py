@@ -59,19 +59,41 @@ def replay_states(
         AuxBoundariesUnknown: `draft.spec.aux_boundaries` is None.
         RowOutsideVocabulary: a row holds ids that the target does not have.
     """
+    counts = replay_depths(states, draft, rows, (num_draft_tokens,), talk, batch_tokens=batch_tokens)
+    return counts[num_draft_tokens]
+
+
+def replay_depths(
+    states: StateSource,
+    draft: Eagle3Draft,
+    rows: Sequence[EvalRow],
+    depths: Sequence[int],
+    talk: Talk,
+    *,
+    batch_tokens: int = 1,
+) -> dict[int, list[RowResult]]:
+    """`replay_states` for several K from one pass: a shallower draft accepts the same tokens, as far as it goes.
+
+    Args:
+        depths: each K ≥ 1.
+
+    Returns:
+        K -> one result a row.
+    """
     required_boundaries(draft)
     for row in rows:
         check_vocabulary(row, states.vocab_size)
-    results: dict[int, RowResult] = {}
+    results: dict[int, dict[int, RowResult]] = {k: {} for k in depths}
     with talk.progress("replay", sum(map(_num_tokens, rows)), "tokens") as bar:
         for batch in _batches(rows, batch_tokens):
-            accepted = _accepted(states, draft, rows, batch, num_draft_tokens)
+            accepted = _accepted(states, draft, rows, batch, max(depths))
             for i, marks in zip(batch, accepted, strict=True):
                 row = rows[i]
-                counts = walk_rounds(marks, len(row.prompt_ids), _num_tokens(row))
-                results[i] = RowResult(id=row.id, set=row.set, accepted=counts)
+                for k, found in results.items():
+                    counts = walk_rounds([min(k, mark) for mark in marks], len(row.prompt_ids), _num_tokens(row))
+                    found[i] = RowResult(id=row.id, set=row.set, accepted=counts)
                 bar.advance(_num_tokens(row))
-    return [results[i] for i in range(len(rows))]
+    return {k: [found[i] for i in range(len(rows))] for k, found in results.items()}
 
 
 def _accepted(
