@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from eyas.bench.bench_config import BenchConfig
 from eyas.bench.batches import impossible_in_batches
+from eyas.bench.bench_config import BenchConfig
 from eyas.bench.bench_engine import bench_engine
 from eyas.bench.compare import impossible
 from eyas.decode.accept_length import Acceptance, pooled
