@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A claim must not fail because another program uses the cores.
+settings.register_profile("claims", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("claims")
 
 REPO = Path(__file__).resolve().parents[1]
 
