@@ -12,6 +12,7 @@ from eyas.bench.batches import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig
 from eyas.bench.bench_engine import bench_engine
 from eyas.bench.compare import impossible
+from eyas.bench.processor_wait import is_busy, refused
 from eyas.decode.accept_length import Acceptance, pooled
 from eyas.engine.open_engine import open_engine
 from eyas.models.placement import Placement
@@ -194,7 +195,10 @@ def _measured(
     )
     record = bench_engine(folder, draft_path, [rows], bench, cache=cache, talk=talk)
     if (refusal := impossible(record.comparisons) or impossible_in_batches(record.batches)) is not None:
-        raise refusal
+        waited = record.settings["processor_wait"]
+        if not is_busy(waited):
+            raise refusal
+        talk.note(refused(refusal, waited))
     return record
 
 
