@@ -13,29 +13,65 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of the target and its draft; `aux` are boundaries, `offered` the target ids of the draft vocabulary."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocab: int
+    layers: int
+    aux: tuple[int, int, int]
+    offered: tuple[int, ...]
+    theta: float
+    positions: int
+    tied: bool
+    own_embedding: bool = False
+
+    @property
+    def target_config(self) -> dict[str, Any]:
+        """config.json of the target."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_size": self.hidden,
+            "intermediate_size": self.inner,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab,
+            "max_position_embeddings": self.positions,
+            "rms_norm_eps": 1e-5,
+            "rope_theta": self.theta,
+            "hidden_act": "silu",
+            "tie_word_embeddings": self.tied,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "torch_dtype": "bfloat16",
+        }
+
+
 H, HEADS, KV_HEADS, HEAD_DIM, INNER = 192, 3, 1, 64, 512
 VOCAB, DRAFT_VOCAB, LAYERS = 1024, 256, 30
 AUX = (2, 15, 27)
 
-TARGET_CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": H,
-    "intermediate_size": INNER,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": HEAD_DIM,
-    "vocab_size": VOCAB,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 100000.0,
-    "hidden_act": "silu",
-    "tie_word_embeddings": True,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "torch_dtype": "bfloat16",
-}
+
+def draft_ids() -> list[int]:
+    """Target ids of the draft vocabulary: sorted, dense at first, with runs of neighbours later on."""
+    rng = random.Random(7)
+    return [*range(64), *sorted(rng.sample(range(64, VOCAB - 1), DRAFT_VOCAB - 65)), VOCAB - 1]
+
+
+SMOLLM2_SHAPED = Sizes(
+    hidden=H, heads=HEADS, kv_heads=KV_HEADS, head_dim=HEAD_DIM, inner=INNER, vocab=VOCAB, layers=LAYERS, aux=AUX,
+    offered=tuple(draft_ids()), theta=100000.0, positions=2048, tied=True,
+)  # fmt: skip
+TARGET_CONFIG = SMOLLM2_SHAPED.target_config
 _SIZE_BYTES = {"BF16": 2, "F32": 4, "I64": 8, "BOOL": 1, "F8_E4M3": 1}
 
 
@@ -70,50 +106,46 @@ class Draft:
         return self
 
 
-def draft_ids() -> list[int]:
-    """Target ids of the draft vocabulary: sorted, dense at first, with runs of neighbours later on."""
-    rng = random.Random(7)
-    return [*range(64), *sorted(rng.sample(range(64, VOCAB - 1), DRAFT_VOCAB - 65)), VOCAB - 1]
-
-
-def healthy(layer: str = "midlayer") -> Draft:
+def healthy(s: Sizes = SMOLLM2_SHAPED, layer: str = "midlayer") -> Draft:
     """A SpecForge-style draft, bf16, layer ids in SGLang's convention."""
-    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    q, kv = s.heads * s.head_dim, s.kv_heads * s.head_dim
     tensors: dict[str, tuple[str, tuple[int, ...]]] = {
-        "fc.weight": ("BF16", (H, 3 * H)),
-        f"{layer}.hidden_norm.weight": ("BF16", (H,)),
-        f"{layer}.input_layernorm.weight": ("BF16", (H,)),
-        f"{layer}.post_attention_layernorm.weight": ("BF16", (H,)),
-        f"{layer}.self_attn.q_proj.weight": ("BF16", (q, 2 * H)),
-        f"{layer}.self_attn.k_proj.weight": ("BF16", (kv, 2 * H)),
-        f"{layer}.self_attn.v_proj.weight": ("BF16", (kv, 2 * H)),
-        f"{layer}.self_attn.o_proj.weight": ("BF16", (H, q)),
-        f"{layer}.mlp.gate_proj.weight": ("BF16", (INNER, H)),
-        f"{layer}.mlp.up_proj.weight": ("BF16", (INNER, H)),
-        f"{layer}.mlp.down_proj.weight": ("BF16", (H, INNER)),
-        "norm.weight": ("BF16", (H,)),
-        "lm_head.weight": ("BF16", (DRAFT_VOCAB, H)),
-        "d2t": ("I64", (DRAFT_VOCAB,)),
-        "t2d": ("BOOL", (VOCAB,)),
+        "fc.weight": ("BF16", (s.hidden, 3 * s.hidden)),
+        f"{layer}.hidden_norm.weight": ("BF16", (s.hidden,)),
+        f"{layer}.input_layernorm.weight": ("BF16", (s.hidden,)),
+        f"{layer}.post_attention_layernorm.weight": ("BF16", (s.hidden,)),
+        f"{layer}.self_attn.q_proj.weight": ("BF16", (q, 2 * s.hidden)),
+        f"{layer}.self_attn.k_proj.weight": ("BF16", (kv, 2 * s.hidden)),
+        f"{layer}.self_attn.v_proj.weight": ("BF16", (kv, 2 * s.hidden)),
+        f"{layer}.self_attn.o_proj.weight": ("BF16", (s.hidden, q)),
+        f"{layer}.mlp.gate_proj.weight": ("BF16", (s.inner, s.hidden)),
+        f"{layer}.mlp.up_proj.weight": ("BF16", (s.inner, s.hidden)),
+        f"{layer}.mlp.down_proj.weight": ("BF16", (s.hidden, s.inner)),
+        "norm.weight": ("BF16", (s.hidden,)),
+        "lm_head.weight": ("BF16", (len(s.offered), s.hidden)),
+        "d2t": ("I64", (len(s.offered),)),
+        "t2d": ("BOOL", (s.vocab,)),
     }
-    ids = draft_ids()
-    mask = [0] * VOCAB
+    if s.own_embedding:
+        tensors["embed_tokens.weight"] = ("BF16", (s.vocab, s.hidden))
+    ids = list(s.offered)
+    mask = [0] * s.vocab
     for i in ids:
         mask[i] = 1
     config = {
-        **{k: v for k, v in TARGET_CONFIG.items() if k != "tie_word_embeddings"},
+        **{k: v for k, v in s.target_config.items() if k != "tie_word_embeddings"},
         "architectures": ["LlamaForCausalLMEagle3"],
         "num_hidden_layers": 1,
         "tie_word_embeddings": False,
-        "draft_vocab_size": DRAFT_VOCAB,
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [b - 1 for b in AUX], "use_aux_hidden_state": True},
+        "draft_vocab_size": len(s.offered),
+        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [b - 1 for b in s.aux], "use_aux_hidden_state": True},
     }
     return Draft(config=config, tensors=tensors, maps={"d2t": [t - i for i, t in enumerate(ids)], "t2d": mask})
 
 
-def speculators() -> Draft:
+def speculators(s: Sizes) -> Draft:
     """The same draft in the speculators format."""
-    draft = healthy("layers.0")
+    draft = healthy(s, "layers.0")
     layer_keys = (
         "model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
         "num_key_value_heads", "head_dim", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta",
@@ -124,13 +156,13 @@ def speculators() -> Draft:
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
         "speculators_version": "0.9.0",
-        "draft_vocab_size": DRAFT_VOCAB,
+        "draft_vocab_size": len(s.offered),
         "norm_before_residual": False,
         "norm_before_fc": False,
         "fc_norm": False,
         "norm_output": False,
         "tie_word_embeddings": False,
-        "eagle_aux_hidden_state_layer_ids": list(AUX),
+        "eagle_aux_hidden_state_layer_ids": list(s.aux),
         "dtype": "bfloat16",
         "speculators_config": {
             "algorithm": "eagle3",
@@ -143,33 +175,33 @@ def speculators() -> Draft:
     return draft
 
 
-def _with_map(values: Callable[[list[int]], list[int]]) -> Draft:
-    draft = healthy()
-    draft.maps["d2t"] = values(draft_ids())
+def _with_map(s: Sizes, values: Callable[[list[int]], list[int]]) -> Draft:
+    draft = healthy(s)
+    draft.maps["d2t"] = values(list(s.offered))
     return draft
 
 
-def _with_ids(*ids: int) -> Draft:
-    draft = healthy()
+def _with_ids(s: Sizes, *ids: int) -> Draft:
+    draft = healthy(s)
     draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = list(ids)
     return draft
 
 
-def _speculators_without(key: str) -> Draft:
-    draft = speculators()
+def _speculators_without(s: Sizes, key: str) -> Draft:
+    draft = speculators(s)
     del draft.config[key]
     return draft
 
 
-def _resized(part: str, rows: int, columns: int) -> Draft:
-    draft = healthy()
+def _resized(s: Sizes, part: str, rows: int, columns: int) -> Draft:
+    draft = healthy(s)
     dtype, (r, c) = draft.tensors[f"midlayer.{part}.weight"]  # type: ignore[misc]
     draft.tensors[f"midlayer.{part}.weight"] = (dtype, (r + rows, c + columns))
     return draft
 
 
-def _two_layers(norm: str) -> Draft:
-    draft = healthy("layers.0").set(num_hidden_layers=2)
+def _two_layers(s: Sizes, norm: str) -> Draft:
+    draft = healthy(s, "layers.0").set(num_hidden_layers=2)
     for name, (dtype, shape) in list(draft.tensors.items()):
         if name.startswith("layers.0."):
             inner = name.replace("layers.0.", "layers.1.")
@@ -178,41 +210,41 @@ def _two_layers(norm: str) -> Draft:
             if "input_layernorm" in name:
                 inner = inner.replace("input_layernorm", norm)
             if any(f".{p}_proj" in name for p in "qkv"):
-                shape = (shape[0], H)
+                shape = (shape[0], s.hidden)
             draft.tensors[inner] = (dtype, shape)
     return draft
 
 
-def _thirty_one() -> Draft:
+def _thirty_one(s: Sizes) -> Draft:
     """Eagle 3.1: one norm per state and the post-norm state fed back."""
-    draft = healthy().set(fc_norm=True, norm_output=True)
+    draft = healthy(s).set(fc_norm=True, norm_output=True)
     for i in range(3):
-        draft.add(f"fc_norm.{i}.weight", H)
+        draft.add(f"fc_norm.{i}.weight", s.hidden)
     return draft
 
 
-def _quantised_fc() -> Draft:
-    draft = healthy()
-    draft.tensors["fc.weight"] = ("F8_E4M3", (H, 3 * H))
+def _quantised_fc(s: Sizes) -> Draft:
+    draft = healthy(s)
+    draft.tensors["fc.weight"] = ("F8_E4M3", (s.hidden, 3 * s.hidden))
     return draft.add("fc.weight_scale", 1, dtype="F32")
 
 
-def _all_fp32() -> Draft:
-    draft = healthy()
+def _all_fp32(s: Sizes) -> Draft:
+    draft = healthy(s)
     draft.tensors = {n: ("F32" if d == "BF16" else d, s) for n, (d, s) in draft.tensors.items()}
     return draft
 
 
-def _aux_norm_names() -> Draft:
-    draft = healthy().set(use_aux_norm=True)
+def _aux_norm_names(s: Sizes) -> Draft:
+    draft = healthy(s).set(use_aux_norm=True)
     for which in ("low", "mid", "high"):
-        draft.add(f"aux_norm_{which}.weight", H)
+        draft.add(f"aux_norm_{which}.weight", s.hidden)
     return draft
 
 
-def _qwen3() -> Draft:
-    draft = healthy("layers.0").set(architectures=["Eagle3Qwen3ForCausalLM"], model_type="qwen3")
-    return draft.add("layers.0.self_attn.q_norm.weight", HEAD_DIM).add("layers.0.self_attn.k_norm.weight", HEAD_DIM)
+def _qwen3(s: Sizes) -> Draft:
+    draft = healthy(s, "layers.0").set(architectures=["Eagle3Qwen3ForCausalLM"], model_type="qwen3")
+    return draft.add("layers.0.self_attn.q_norm.weight", s.head_dim).add("layers.0.self_attn.k_norm.weight", s.head_dim)
 
 
 _MISSING = {
@@ -231,80 +263,82 @@ _MISSING = {
     "lm_head": "lm_head",
 }
 
-ROWS: dict[str, Callable[[], Draft]] = {
-    "intact": healthy,
-    "intact-layers0": lambda: healthy("layers.0"),
+ROWS: dict[str, Callable[[Sizes], Draft]] = {
+    "intact": lambda s: healthy(s),
+    "intact-layers0": lambda s: healthy(s, "layers.0"),
     "intact-speculators": speculators,
     **{
-        f"missing-{short}": (lambda name=name: healthy().drop(f"{name}.weight"))  # type: ignore[misc]
+        f"missing-{short}": (lambda s, name=name: healthy(s).drop(f"{name}.weight"))  # type: ignore[misc]
         for short, name in _MISSING.items()
     },
-    "missing-d2t": lambda: healthy().drop("d2t"),
-    "missing-t2d": lambda: healthy().drop("t2d"),
-    "d2t-absolute": lambda: _with_map(lambda ids: ids),
-    "d2t-shifted": lambda: _with_map(lambda ids: [t - i - 1 for i, t in enumerate(ids)]),
-    "d2t-arange": lambda: _with_map(lambda ids: list(range(len(ids)))),
-    "d2t-zeros": lambda: _with_map(lambda ids: [0] * len(ids)),
-    "extra-fc-bias": lambda: healthy().add("fc.bias", H),
-    "extra-q-bias": lambda: healthy().add("midlayer.self_attn.q_proj.bias", HEADS * HEAD_DIM),
-    "extra-o-bias": lambda: healthy().add("midlayer.self_attn.o_proj.bias", H),
-    "extra-down-bias": lambda: healthy().add("midlayer.mlp.down_proj.bias", H),
-    "declared-q-bias": lambda: (
-        healthy().set(attention_bias=True).add("midlayer.self_attn.q_proj.bias", HEADS * HEAD_DIM)
+    "missing-d2t": lambda s: healthy(s).drop("d2t"),
+    "missing-t2d": lambda s: healthy(s).drop("t2d"),
+    "d2t-absolute": lambda s: _with_map(s, lambda ids: ids),
+    "d2t-shifted": lambda s: _with_map(s, lambda ids: [t - i - 1 for i, t in enumerate(ids)]),
+    "d2t-arange": lambda s: _with_map(s, lambda ids: list(range(len(ids)))),
+    "d2t-zeros": lambda s: _with_map(s, lambda ids: [0] * len(ids)),
+    "extra-fc-bias": lambda s: healthy(s).add("fc.bias", s.hidden),
+    "extra-q-bias": lambda s: healthy(s).add("midlayer.self_attn.q_proj.bias", s.heads * s.head_dim),
+    "extra-o-bias": lambda s: healthy(s).add("midlayer.self_attn.o_proj.bias", s.hidden),
+    "extra-down-bias": lambda s: healthy(s).add("midlayer.mlp.down_proj.bias", s.hidden),
+    "declared-q-bias": lambda s: (
+        healthy(s).set(attention_bias=True).add("midlayer.self_attn.q_proj.bias", s.heads * s.head_dim)
     ),
-    "embed-random": lambda: healthy().add("embed_tokens.weight", VOCAB, H),
-    "aux-plus-one": lambda: _with_ids(2, 15, 27),
-    "aux-minus-one": lambda: _with_ids(0, 13, 25),
-    "aux-unsorted": lambda: _with_ids(26, 1, 14),
-    "aux-two": lambda: _with_ids(1, 14),
-    "aux-top-level": lambda: healthy().unset("eagle_config").set(eagle_aux_hidden_state_layer_ids=list(AUX)),
-    "aux-none": lambda: healthy().unset("eagle_config"),
-    "residual-true": lambda: healthy().set(norm_before_residual=True),
-    "residual-absent-speculators": lambda: _speculators_without("norm_before_residual"),
-    "theta-wrong": lambda: healthy().set(rope_theta=1e6),
-    "rope-absent": lambda: healthy().unset("rope_theta"),
-    "rope-new-spelling": lambda: (
-        healthy().unset("rope_theta").set(rope_parameters={"rope_type": "default", "rope_theta": 1e5})
+    "embed-random": lambda s: healthy(s).add("embed_tokens.weight", s.vocab, s.hidden),
+    "aux-plus-one": lambda s: _with_ids(s, *s.aux),
+    "aux-minus-one": lambda s: _with_ids(s, *(b - 2 for b in s.aux)),
+    "aux-unsorted": lambda s: _with_ids(s, *(s.aux[i] - 1 for i in (2, 0, 1))),
+    "aux-two": lambda s: _with_ids(s, *(b - 1 for b in s.aux[:2])),
+    "aux-top-level": lambda s: healthy(s).unset("eagle_config").set(eagle_aux_hidden_state_layer_ids=list(s.aux)),
+    "aux-none": lambda s: healthy(s).unset("eagle_config"),
+    "residual-true": lambda s: healthy(s).set(norm_before_residual=True),
+    "residual-absent-speculators": lambda s: _speculators_without(s, "norm_before_residual"),
+    "theta-wrong": lambda s: healthy(s).set(rope_theta=1e6),
+    "rope-absent": lambda s: healthy(s).unset("rope_theta"),
+    "rope-new-spelling": lambda s: (
+        healthy(s).unset("rope_theta").set(rope_parameters={"rope_type": "default", "rope_theta": s.theta})
     ),
-    "draft-vocab-missing": lambda: healthy().unset("draft_vocab_size"),
-    "draft-vocab-null": lambda: healthy().set(draft_vocab_size=None),
-    "arch-llama": lambda: healthy().set(architectures=["LlamaForCausalLM"]),
-    "arch-qwen3": lambda: healthy().set(architectures=["Qwen3ForCausalLM"]),
-    "arch-angelslim": lambda: healthy().set(architectures=["Eagle3LlamaForCausalLM"]),
-    "arch-unknown": lambda: healthy().set(architectures=["MyDraftForCausalLM"]),
-    "arch-missing": lambda: healthy().unset("architectures"),
-    "model-type-missing": lambda: healthy().unset("model_type"),
-    "model-type-unknown": lambda: healthy().set(model_type="my_draft"),
-    "tie-true": lambda: healthy().set(tie_word_embeddings=True),
-    "input-norm-without-flag": lambda: healthy().add("input_norm.weight", 3 * H),
-    "input-norm-with-flag": lambda: healthy().set(norm_before_fc=True).add("input_norm.weight", 3 * H),
-    "input-norm-flag-only": lambda: healthy().set(norm_before_fc=True),
+    "draft-vocab-missing": lambda s: healthy(s).unset("draft_vocab_size"),
+    "draft-vocab-null": lambda s: healthy(s).set(draft_vocab_size=None),
+    "arch-llama": lambda s: healthy(s).set(architectures=["LlamaForCausalLM"]),
+    "arch-qwen3": lambda s: healthy(s).set(architectures=["Qwen3ForCausalLM"]),
+    "arch-angelslim": lambda s: healthy(s).set(architectures=["Eagle3LlamaForCausalLM"]),
+    "arch-unknown": lambda s: healthy(s).set(architectures=["MyDraftForCausalLM"]),
+    "arch-missing": lambda s: healthy(s).unset("architectures"),
+    "model-type-missing": lambda s: healthy(s).unset("model_type"),
+    "model-type-unknown": lambda s: healthy(s).set(model_type="my_draft"),
+    "tie-true": lambda s: healthy(s).set(tie_word_embeddings=True),
+    "input-norm-without-flag": lambda s: healthy(s).add("input_norm.weight", 3 * s.hidden),
+    "input-norm-with-flag": lambda s: healthy(s).set(norm_before_fc=True).add("input_norm.weight", 3 * s.hidden),
+    "input-norm-flag-only": lambda s: healthy(s).set(norm_before_fc=True),
     "eagle-3.1": _thirty_one,
-    "fc-norm-without-flag": lambda: _thirty_one().set(fc_norm=False),
+    "fc-norm-without-flag": lambda s: _thirty_one(s).set(fc_norm=False),
     "aux-norm-names": _aux_norm_names,
-    "qk-norm": lambda: (
-        healthy().add("midlayer.self_attn.q_norm.weight", HEAD_DIM).add("midlayer.self_attn.k_norm.weight", HEAD_DIM)
+    "qk-norm": lambda s: (
+        healthy(s)
+        .add("midlayer.self_attn.q_norm.weight", s.head_dim)
+        .add("midlayer.self_attn.k_norm.weight", s.head_dim)
     ),
     "qwen3-class": _qwen3,
-    "unknown-tensor": lambda: healthy().add("foo.weight", H),
-    "model-prefix": lambda: healthy().rename("fc.", "model.fc."),
-    "model-prefix-head": lambda: healthy().rename("lm_head.", "model.lm_head."),
-    "long-q": lambda: _resized("self_attn.q_proj", 64, 0),
-    "long-gate": lambda: _resized("mlp.gate_proj", 32, 0),
-    "long-down": lambda: _resized("mlp.down_proj", 0, 32),
-    "short-q": lambda: _resized("self_attn.q_proj", -64, 0),
-    "short-gate": lambda: _resized("mlp.gate_proj", -32, 0),
-    "short-down": lambda: _resized("mlp.down_proj", 0, -32),
-    "wide-q": lambda: _resized("self_attn.q_proj", 0, 32),
-    "fc-two-states": lambda: healthy().add("fc.weight", H, 2 * H),
-    "head-short": lambda: healthy().add("lm_head.weight", DRAFT_VOCAB - 16, H),
-    "two-layers-vllm": lambda: _two_layers("input_layernorm"),
-    "two-layers-sglang": lambda: _two_layers("hidden_norm"),
-    "layers-key-two": lambda: healthy().set(num_hidden_layers=2),
+    "unknown-tensor": lambda s: healthy(s).add("foo.weight", s.hidden),
+    "model-prefix": lambda s: healthy(s).rename("fc.", "model.fc."),
+    "model-prefix-head": lambda s: healthy(s).rename("lm_head.", "model.lm_head."),
+    "long-q": lambda s: _resized(s, "self_attn.q_proj", 64, 0),
+    "long-gate": lambda s: _resized(s, "mlp.gate_proj", 32, 0),
+    "long-down": lambda s: _resized(s, "mlp.down_proj", 0, 32),
+    "short-q": lambda s: _resized(s, "self_attn.q_proj", -64, 0),
+    "short-gate": lambda s: _resized(s, "mlp.gate_proj", -32, 0),
+    "short-down": lambda s: _resized(s, "mlp.down_proj", 0, -32),
+    "wide-q": lambda s: _resized(s, "self_attn.q_proj", 0, 32),
+    "fc-two-states": lambda s: healthy(s).add("fc.weight", s.hidden, 2 * s.hidden),
+    "head-short": lambda s: healthy(s).add("lm_head.weight", len(s.offered) - 16, s.hidden),
+    "two-layers-vllm": lambda s: _two_layers(s, "input_layernorm"),
+    "two-layers-sglang": lambda s: _two_layers(s, "hidden_norm"),
+    "layers-key-two": lambda s: healthy(s).set(num_hidden_layers=2),
     "fc-fp8-with-scale": _quantised_fc,
     "all-fp32": _all_fp32,
-    "activation-gelu": lambda: healthy().set(hidden_act="gelu"),
-    "rotary-buffer": lambda: healthy().add("midlayer.self_attn.rotary_emb.inv_freq", 32, dtype="F32"),
+    "activation-gelu": lambda s: healthy(s).set(hidden_act="gelu"),
+    "rotary-buffer": lambda s: healthy(s).add("midlayer.self_attn.rotary_emb.inv_freq", s.head_dim // 2, dtype="F32"),
 }
 
 
@@ -340,9 +374,9 @@ def write_target(folder: Path) -> Path:
     return folder
 
 
-def build(row: str) -> Draft:
+def build(row: str, sizes: Sizes = SMOLLM2_SHAPED) -> Draft:
     """The draft of one row, fresh."""
-    return deepcopy(ROWS[row]())
+    return deepcopy(ROWS[row](sizes))
 
 
 _FP8_BELOW_TWO = bytes(b & 0x3F for b in range(256))

@@ -13,7 +13,12 @@ TEMPLATE = (
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    inner = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    return word_tokenizer(len(WORDS))
+
+
+def word_tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
+    words = [*WORDS[:7], *(f"w{i}" for i in range(vocab_size - 7))]
+    inner = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     inner.pre_tokenizer = WhitespaceSplit()
     return PreTrainedTokenizerFast(
         tokenizer_object=inner,

@@ -77,7 +77,7 @@ def test_a_float16_draft_under_a_bfloat16_target_crashes_on_sglang_unless_dtype_
 
 
 def test_another_dtype_hides_no_damage_of_the_load(tmp_path: Path):
-    draft = damage_matrix.healthy("layers.0").set(torch_dtype="float16")
+    draft = damage_matrix.healthy(layer="layers.0").set(torch_dtype="float16")
 
     stages = report_of(tmp_path, draft, "sglang==0.5.9").ledgers["sglang==0.5.9"].stages
 
@@ -156,7 +156,7 @@ def test_without_aux_states_the_widths_must_be_equal(tmp_path: Path):
 
 def parallel(key: str | None = "ptd_token_id", layer: str = "layers.0") -> damage_matrix.Draft:
     """A raw P-EAGLE draft: EAGLE-3 with a mask state and a mask token."""
-    draft = damage_matrix.healthy(layer).set(eagle_aux_hidden_state_layer_ids=list(damage_matrix.AUX))
+    draft = damage_matrix.healthy(layer=layer).set(eagle_aux_hidden_state_layer_ids=list(damage_matrix.AUX))
     draft.add("mask_hidden", 1, 3 * damage_matrix.H)
     return draft.set(**{key: 5}) if key else draft
 
