@@ -16,11 +16,12 @@ from eyas.models.states import StateSource
 from eyas.parity.ask import Served, ask
 from eyas.parity.compared import Compared, compare, compare_sampled
 from eyas.parity.faults import Suspect, suspects
-from eyas.parity.near_ties import count_on_path, narrow_decisions
+from eyas.parity.near_ties import count_on_path, decisions
 from eyas.parity.sampled_drafts import ExpectedCounts, accept_chances, expected_counts
+from eyas.parity.signatures import signatures
 from eyas.records.eval_rows import EvalRow, require_rounds
 from eyas.replay.infer import THETAS
-from eyas.replay.replay import accepted_from_everywhere, check_vocabulary, walk_rounds
+from eyas.replay.replay import check_vocabulary, walk_rounds
 from eyas.replay.states import KeptStates
 from eyas.talk import Talk
 
@@ -75,9 +76,10 @@ class Parity:
             "left_out": dict(self.left_out),
             "suspects": [
                 {
-                    "name": found.name,
-                    "accept_length": found.acceptance.accept_length,
-                    "per_position": list(found.acceptance.per_position),
+                    "name": found.signature.name,
+                    "faults": list(found.signature.faults),
+                    "accept_length": found.signature.acceptance.accept_length,
+                    "per_position": list(found.signature.acceptance.per_position),
                     "distance": found.distance,
                 }
                 for found in self.suspects
@@ -101,6 +103,7 @@ def run_parity(
     boundaries_known: Sequence[int] = (),
     recorded: bool = False,
     target_logits: Callable[[Tensor], Tensor] | None = None,
+    target_embedding: Tensor | None = None,
 ) -> Parity:
     """Ask the server and hold its counts against the replay of its own ids.
 
@@ -112,6 +115,7 @@ def run_parity(
         server_dtype: that the server computes in; it decides what counts as a near-tie.
         boundaries_known: boundaries for the faults that tap other layers; () = those are not tried.
         recorded: `states` knows the recorded answers of `prompts` only: answers that leave them are left out.
+        target_embedding: [V, H], for the fault that replaces the draft's own.
         target_logits: given where the server samples its drafts: ids [1, T] to the target's logits [T, V].
 
     Raises:
@@ -142,7 +146,17 @@ def run_parity(
     if compared.verdict == "different":
         rows = [served.rows[number] for number in kept]
         some = SomeRows(states, kept)
-        found = suspects(some, draft, rows, counts, talk, boundaries_known=boundaries_known, thetas=THETAS)
+        known = signatures(
+            some,
+            draft,
+            rows,
+            options.depth,
+            talk,
+            boundaries_known=boundaries_known,
+            thetas=THETAS,
+            target_embedding=target_embedding,
+        )
+        found = suspects(counts, known)
     return Parity(compared=compared, served=served, suspects=tuple(found), left_out=left_out, notes=tuple(notes))
 
 
@@ -158,11 +172,9 @@ def _replayed(
     """Number of row -> its rounds, and the near-ties on the path of all of them. The target runs once a row."""
     rounds, ties = dict[int, tuple[int, ...]](), 0
     for number, num_prompt, ids, aux in _read_texts(states, draft, rows, kept, talk):
-        num = ids.shape[1]
-        marks = accepted_from_everywhere(draft, ids, aux, depth, [num])[0].tolist()
-        rounds[number] = walk_rounds(marks, num_prompt, num)
-        narrow = narrow_decisions(draft, ids, aux, depth, num, server_dtype)
-        ties += count_on_path(narrow, rounds[number], num_prompt)
+        decided = decisions(draft, ids, aux, depth, server_dtype)
+        rounds[number] = walk_rounds(decided.accepted.tolist(), num_prompt, ids.shape[1])
+        ties += count_on_path(decided.narrow, rounds[number], num_prompt)
     return rounds, ties
 
 

@@ -60,6 +60,7 @@ def parity_with_target(
             concurrency=config.concurrency,
             boundaries_known=range(target.num_layers + 1),
             target_logits=_logits_of(target) if config.drafts == "sampled" else None,
+            target_embedding=target.parts.embedding,
         )
 
 
@@ -100,6 +101,7 @@ def parity_on_probe(
             concurrency=config.concurrency,
             boundaries_known=sorted(pack.states),
             recorded=True,
+            target_embedding=pack.embedding(placement.dtype).to(placement.device),
         )
 
 

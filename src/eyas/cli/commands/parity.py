@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -109,7 +109,5 @@ def _explained(found: "Parity") -> list[str]:
     if not found.suspects:
         return [*lines, "  none of the known faults gives these counts; see `eyas check` and the server's log"]
     lines.append("  faults that give the server's counts, the nearest first:")
-    names = dict[str, Any]()
-    for suspect in found.suspects:
-        names.setdefault(suspect.name, suspect)
-    return lines + [f"    {name}: accept length {s.acceptance.accept_length:.3f}" for name, s in names.items()]
+    found_here = [suspect.signature for suspect in found.suspects]
+    return lines + [f"    {one.name}: accept length {one.acceptance.accept_length:.3f}" for one in found_here]

@@ -1,0 +1,158 @@
+"""Build the stress pair: a tiny target and a tiny draft of which every part matters (tests/fixtures/stress_pair).
+
+    python benchmarks/stress_pair.py target --out WORK        # minutes of one core
+    python benchmarks/stress_pair.py draft --out WORK
+
+The target learns a language without noise. A text is `<s> user MODE s1 s2 … </s> assistant`, and its answer follows a
+rule: after a trigger comes the word that the mode assigns to it; otherwise the word LAG tokens back, turned by the
+mode's permutation. So the next word needs a head that looks exactly LAG back (RoPE, q, k, v, o), the token before
+(embedding), the mode (the target's states), and a table of them (MLP).
+"""
+
+import argparse
+import json
+import math
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from tiny_tokenizer import word_tokenizer
+
+VOCAB, SPECIAL, MODES, LAG = 256, 7, 3, 24
+SYMBOLS = tuple(range(16, 240, 3))  # spread over the vocabulary: the draft's part of it has holes
+TRIGGERS = SYMBOLS[::5]
+SIZES = {
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 7,  # fewer give default boundaries that occur twice
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+}
+
+
+class Language:
+    """The rule, as tables over all token ids."""
+
+    def __init__(self) -> None:
+        draw = random.Random(11)
+        self.turned = torch.zeros(MODES, VOCAB, dtype=torch.int64)
+        self.after_trigger = torch.full((MODES, VOCAB), -1, dtype=torch.int64)
+        plain = [s for s in SYMBOLS if s not in TRIGGERS]
+        for mode in range(MODES):
+            order = draw.sample(SYMBOLS, len(SYMBOLS))
+            self.turned[mode] = torch.tensor([SYMBOLS[i % len(SYMBOLS)] for i in range(VOCAB)])  # of other ids
+            self.turned[mode, list(SYMBOLS)] = torch.tensor(order)
+            self.after_trigger[mode, list(TRIGGERS)] = torch.tensor(draw.sample(plain, len(TRIGGERS)))
+
+    def texts(self, num: int, length: int, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids [num, length] and where the rule decides the token."""
+        num_words = int(torch.randint(LAG, 2 * LAG, (1,), generator=draw))
+        mode = torch.randint(MODES, (num,), generator=draw)
+        words = torch.tensor(SYMBOLS)[torch.randint(len(SYMBOLS), (num, num_words), generator=draw)]
+        head = torch.tensor([1, 4]).expand(num, 2)
+        tail = torch.tensor([2, 5]).expand(num, 2)
+        ids = torch.cat([head, SPECIAL + mode[:, None], words, tail], 1)
+        start = ids.shape[1]
+        ids = torch.cat([ids, torch.zeros(num, length - start, dtype=torch.int64)], 1)
+        for t in range(start, length):
+            after = self.after_trigger[mode, ids[:, t - 1]]
+            ids[:, t] = torch.where(after >= 0, after, self.turned[mode, ids[:, t - LAG]])
+        is_ruled = (torch.arange(length) >= start).expand(num, length)
+        return ids, is_ruled
+
+
+def train_target(out: Path, steps: int, seed: int) -> None:
+    """Train and save the target in bfloat16, with its tokenizer."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=VOCAB, max_position_embeddings=512, rope_theta=1e5, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0, initializer_range=0.08, **SIZES,
+    )  # fmt: skip
+    model, language, draw = LlamaForCausalLM(config), Language(), torch.Generator().manual_seed(seed)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps, pct_start=0.1)
+    began = time.monotonic()
+    for step in range(steps):
+        ids, is_ruled = language.texts(32, 144, draw)
+        logits = model(ids).logits[:, :-1]
+        wanted = ids[:, 1:][is_ruled[:, 1:]]
+        loss = torch.nn.functional.cross_entropy(logits[is_ruled[:, 1:]], wanted)
+        optimiser.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        if step % 25 == 24:
+            right = (logits[is_ruled[:, 1:]].argmax(-1) == wanted).float().mean()
+            print(f"{step + 1} loss {loss.item():.4f} right {right:.4f} {time.monotonic() - began:.0f} s", flush=True)
+    model.generation_config.eos_token_id = 2
+    model.to(torch.bfloat16).save_pretrained(out / "target")
+    word_tokenizer(VOCAB).save_pretrained(out / "target")
+
+
+def train_draft(out: Path, options: list[str]) -> None:
+    """The target answers prompts of its language; the draft learns them from norms and an embedding of its own."""
+    target, rows, start = out / "target", out / "rows", out / "start"
+    if not rows.exists():
+        draw, language, words = torch.Generator().manual_seed(5), Language(), []
+        for _ in range(20):
+            ids, is_ruled = language.texts(100, 2 * LAG + 5, draw)
+            prompts = ids[:, 2 : int((~is_ruled[0]).sum()) - 2].tolist()
+            words += [" ".join(f"w{i - SPECIAL}" for i in prompt) for prompt in prompts]
+        (out / "prompts.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in words))
+        prepare = [
+            "--data",
+            str(out / "prompts.jsonl"),
+            "--regenerate",
+            "--answer-temperature",
+            "0",
+            "--held-out",
+            "24",
+        ]
+        eyas("prepare", "--target", target, *prepare, "--max-answer-tokens", "96", "--out", rows)
+    if not start.exists():
+        shape = ["--embedding", "own", "--draft-vocab-size", "96", "--aux-boundaries", "2", "4", "6"]
+        eyas("train", "--target", target, "--data", rows, "--out", start, *shape, "--init-only")
+        spread(start / "model.safetensors")
+    words = ["--init-from", start, "--held-out-draft-tokens", "5", *options]
+    eyas("train", "--target", target, "--data", rows, "--out", out / "draft", *words)
+
+
+def spread(path: Path) -> None:
+    """Norm weights from 0.3 to 2, and an embedding unlike the target's."""
+    tensors, draw = load_file(path), torch.Generator().manual_seed(7)
+    for name, tensor in tensors.items():
+        if "norm" in name:
+            low, high = math.log(0.3), math.log(2.0)
+            tensor.copy_((low + (high - low) * torch.rand(tensor.shape, generator=draw)).exp())
+        if "embed" in name:
+            tensor.copy_(torch.randn(tensor.shape, generator=draw) * tensor.float().std())
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def eyas(*words: object) -> None:
+    """Run a command of eyas in this interpreter."""
+    subprocess.run([sys.executable, "-m", "eyas", *map(str, words)], check=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=["target", "draft"])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=350)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments, others = parser.parse_known_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    if arguments.part == "target":
+        train_target(arguments.out, arguments.steps, arguments.seed)
+    else:
+        train_draft(arguments.out, ["--steps", str(arguments.steps), "--seed", str(arguments.seed), *others])
