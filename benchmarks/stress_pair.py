@@ -1,7 +1,8 @@
 """Build the stress pair: a tiny target and a tiny draft of which every part matters (tests/fixtures/stress_pair).
 
     python benchmarks/stress_pair.py target --out WORK        # minutes of one core
-    python benchmarks/stress_pair.py draft --out WORK
+    python benchmarks/stress_pair.py draft --steps 450 --out WORK
+    python benchmarks/stress_pair.py draft-shared --steps 450 --out WORK   # with the target's embedding, for SGLang
 
 The target learns a language without noise. A text is `<s> user MODE s1 s2 … </s> assistant`, and its answer follows a
 rule: after a trigger comes the word that the mode assigns to it; otherwise the word LAG tokens back, turned by the
@@ -11,7 +12,6 @@ mode's permutation. So the next word needs a head that looks exactly LAG back (R
 
 import argparse
 import json
-import math
 import random
 import subprocess
 import sys
@@ -99,9 +99,10 @@ def train_target(out: Path, steps: int, seed: int) -> None:
     word_tokenizer(VOCAB).save_pretrained(out / "target")
 
 
-def train_draft(out: Path, options: list[str]) -> None:
+def train_draft(out: Path, embedding: str, options: list[str]) -> None:
     """The target answers prompts of its language; the draft learns them from norms and an embedding of its own."""
-    target, rows, start = out / "target", out / "rows", out / "start"
+    name = "draft" if embedding == "own" else "draft-shared"
+    target, rows, start = out / "target", out / "rows", out / f"start-{name}"
     if not rows.exists():
         draw, language, words = torch.Generator().manual_seed(5), Language(), []
         for _ in range(20):
@@ -120,20 +121,21 @@ def train_draft(out: Path, options: list[str]) -> None:
         ]
         eyas("prepare", "--target", target, *prepare, "--max-answer-tokens", "96", "--out", rows)
     if not start.exists():
-        shape = ["--embedding", "own", "--draft-vocab-size", "96", "--aux-boundaries", "2", "4", "6"]
+        shape = ["--embedding", embedding, "--draft-vocab-size", "96", "--aux-boundaries", "2", "4", "6"]
         eyas("train", "--target", target, "--data", rows, "--out", start, *shape, "--init-only")
         spread(start / "model.safetensors")
-    words = ["--init-from", start, "--held-out-draft-tokens", "5", *options]
-    eyas("train", "--target", target, "--data", rows, "--out", out / "draft", *words)
+    words = ["--init-from", start, "--held-out-draft-tokens", "5", "--batch-tokens", "1024", "--lr", "0.004", *options]
+    eyas("train", "--target", target, "--data", rows, "--out", out / name, *words)
 
 
 def spread(path: Path) -> None:
-    """Norm weights from 0.3 to 2, and an embedding unlike the target's."""
+    """Norm weights near 0.3 or near 2, and an embedding unlike the target's."""
     tensors, draw = load_file(path), torch.Generator().manual_seed(7)
     for name, tensor in tensors.items():
         if "norm" in name:
-            low, high = math.log(0.3), math.log(2.0)
-            tensor.copy_((low + (high - low) * torch.rand(tensor.shape, generator=draw)).exp())
+            is_high = torch.rand(tensor.shape, generator=draw) < 0.5
+            jitter = 0.2 * torch.rand(tensor.shape, generator=draw)
+            tensor.copy_(torch.where(is_high, 2.0 - jitter, 0.3 + jitter))
         if "embed" in name:
             tensor.copy_(torch.randn(tensor.shape, generator=draw) * tensor.float().std())
     save_file(tensors, path, metadata={"format": "pt"})
@@ -146,7 +148,7 @@ def eyas(*words: object) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["target", "draft"])
+    parser.add_argument("part", choices=["target", "draft", "draft-shared"])
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=350)
     parser.add_argument("--seed", type=int, default=0)
@@ -155,4 +157,5 @@ if __name__ == "__main__":
     if arguments.part == "target":
         train_target(arguments.out, arguments.steps, arguments.seed)
     else:
-        train_draft(arguments.out, ["--steps", str(arguments.steps), "--seed", str(arguments.seed), *others])
+        embedding = "own" if arguments.part == "draft" else "target"
+        train_draft(arguments.out, embedding, ["--steps", str(arguments.steps), "--seed", str(arguments.seed), *others])
