@@ -243,7 +243,7 @@ def make_draft(args: argparse.Namespace, target: Any) -> Any:
     with torch.device(args.device):
         draft = Eagle3Draft(spec, target_embedding=target.parts.embedding, target_head=target.parts.head)
     draft.set_vocab_map(offered_ids(shape, args.device))
-    initialise(draft, target, 0)
+    initialise(draft, target.frozen, 0)
     return draft.train()
 
 
@@ -375,13 +375,14 @@ def with_mfu(found: dict[str, Any], flop: dict[str, float]) -> dict[str, Any]:
 
 def make_trainer(args: argparse.Namespace, phases: Phases) -> Any:
     from eyas.train.config import TrainConfig
+    from eyas.train.optimise.teaching import Teaching
     from eyas.train.optimise.trainer import Trainer
 
     target = make_target(args)
     say("target made")
     draft = make_draft(args, target)
     config = TrainConfig(ttt_steps=args.ttt_steps, loss=args.loss, micro_batch_tokens=args.micro)
-    trainer = Trainer(draft, target, config, lr=1e-4, num_steps=1000, clock=phases)
+    trainer = Trainer(draft, Teaching.live(target, config), config, lr=1e-4, num_steps=1000, clock=phases)
     say("trainer made")
     return trainer
 
@@ -410,10 +411,13 @@ def ours_from_states(args: argparse.Namespace) -> dict[str, Any]:
     rows = make_rows(args, 0)
     parts = micro_batches(rows, args.micro)
     device = torch.device(args.device)
-    given = [trainer._states(pack(part, args.ttt_steps, device), trainer._aux_boundaries) for part in parts]
+    teaching = trainer.teaching
+    given = [teaching.states(pack(part, args.ttt_steps, device), trainer._aux_boundaries) for part in parts]
     turn = cycle(given)
-    trainer._states = lambda packed, boundaries: next(turn)
-    drop_layers(trainer)
+    drop_layers(teaching.plain)
+    trainer.teaching = replace(
+        teaching, states=lambda packed, boundaries: next(turn), plain=None, held_out=None, own_logits=None
+    )
     pending: list[Any] = []
     num_tokens = sum(len(row.token_ids) for row in rows)
     found = timed(args, lambda i: pending.append(trainer.start_step(rows, min(i, 900))), num_tokens, phases)
@@ -421,13 +425,13 @@ def ours_from_states(args: argparse.Namespace) -> dict[str, Any]:
     return with_mfu(found, flop_per_token(shape_of(args), args, with_target=False))
 
 
-def drop_layers(trainer: Any) -> None:
+def drop_layers(live: Any) -> None:
     """The states are there: the target's layers go, so that memory is that of the draft's training, as for peers."""
     import gc
 
-    model = trainer.target.model.model
+    model = live._target.model.model
     model.layers = torch.nn.ModuleList()
-    trainer.target.parts = replace(trainer.target.parts, layers=model.layers)
+    live._target.parts = replace(live._target.parts, layers=model.layers)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -446,7 +450,6 @@ def losses_of(pending: list[Any]) -> list[float]:
 def check(args: argparse.Namespace) -> dict[str, Any]:
     """Relative gaps between the fast step on this device and the same step in fp32 through transformers and modules."""
     from eyas.train.rows.packing import pack
-    from eyas.train.step.packed_target import PaddedStates
     from eyas.train.step.unroll import FusedUnroll, ModuleUnroll
 
     args.seq, args.tokens_per_step, args.micro = (24, 72, 72) if args.tiny else (300, 900, 900)
@@ -456,8 +459,9 @@ def check(args: argparse.Namespace) -> dict[str, Any]:
     rows = [*make_rows(args, 0), *(type(r)(r.token_ids[:17], r.is_supervised[-17:]) for r in make_rows(args, 1)[:1])]
     packed = pack(rows, args.ttt_steps, torch.device(args.device))
     real, found = packed.num_tokens, {}
-    fast = trainer._states(packed, trainer._aux_boundaries)
-    slow = PaddedStates(trainer.target, 10**6)(packed, trainer._aux_boundaries)
+    fast, slow = (
+        source(packed, trainer._aux_boundaries) for source in (trainer.teaching.states, trainer.teaching.plain)
+    )
     found["target aux"] = gap(fast.aux[:real], slow.aux[:real])
     found["target last"] = gap(fast.last[:real], slow.last[:real])
     draft, target_parts = trainer.draft, packed.is_target.unsqueeze(-1)

@@ -66,6 +66,7 @@ def batches_of(args: argparse.Namespace, tokens_per_step: int) -> list[list[Any]
 def run_arm(args: argparse.Namespace, arm: str, batches: list[list[Any]]) -> dict[str, Any]:
     from eyas.train.config import TrainConfig
     from eyas.train.optimise.step_outcome import read_steps
+    from eyas.train.optimise.teaching import Teaching
     from eyas.train.optimise.trainer import Trainer
     from eyas.train.step.captured import CudaGraphs, run_again
 
@@ -79,7 +80,7 @@ def run_arm(args: argparse.Namespace, arm: str, batches: list[list[Any]]) -> dic
         record = CudaGraphs(target.device) if is_cuda else run_again
     config = TrainConfig(ttt_steps=args.ttt_steps, micro_batch_tokens=args.micro)
     num_steps = len(batches) * (args.repeats + 1)
-    trainer = Trainer(draft, target, config, lr=1e-4, num_steps=num_steps, record=record)
+    trainer = Trainer(draft, Teaching.live(target, config), config, lr=1e-4, num_steps=num_steps, record=record)
     pending: list[Any] = []
     passes, sent = [], []
     for repeat in range(args.repeats + 1):

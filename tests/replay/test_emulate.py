@@ -15,9 +15,9 @@ from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import place
 from eyas.models.save_draft import save_draft
+from eyas.models.target import LiveStates
 from eyas.records.eval_rows import read_eval_rows
 from eyas.replay.predict import FILLS, EmulationImpossible, emulate, predict
-from eyas.replay.states import LiveStates
 from eyas.talk import Silent
 from tiny_draft import tiny_draft, tiny_text
 from tiny_target import tiny_target

@@ -9,11 +9,10 @@ from eyas import shipped
 from eyas.cli.app import main
 from eyas.cli.commands.infer import render
 from eyas.contract.spec.draft_spec import Rope
-from eyas.models.target import Target
+from eyas.models.target import LiveStates, Target
 from eyas.records.eval_record import InferRecord, Variant
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.infer import as_read, changes_of, infer_switches, single_changes
-from eyas.replay.states import LiveStates
 from eyas.talk import Silent
 from tiny_draft import tiny_draft, tiny_spec
 from tiny_target import tiny_target

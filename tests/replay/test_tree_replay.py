@@ -18,12 +18,11 @@ from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import place
 from eyas.models.save_draft import save_draft
-from eyas.models.target import Target
+from eyas.models.target import LiveStates, Target
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.replay.eval_config import EvalConfig, EvalConfigInvalid
 from eyas.replay.evaluate import Keep, TreeNeedsTarget, evaluate, evaluate_on_probe
 from eyas.replay.replay import replay
-from eyas.replay.states import LiveStates
 from eyas.replay.tree_replay import replay_trees
 from eyas.talk import Silent
 from tiny_draft import tiny_draft

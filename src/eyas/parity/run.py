@@ -12,7 +12,7 @@ from eyas.client.address import ServerAddress
 from eyas.client.server_api import GenerationOptions
 from eyas.decode.accept_length import pooled
 from eyas.models.draft import Eagle3Draft, required_boundaries
-from eyas.models.states import StateSource
+from eyas.models.states import StateSource, states_of_row
 from eyas.parity.ask import Served, ask
 from eyas.parity.compared import Compared, compare, compare_sampled
 from eyas.parity.faults import Suspect, suspects
@@ -22,7 +22,7 @@ from eyas.parity.signatures import signatures
 from eyas.records.eval_rows import EvalRow, require_rounds
 from eyas.replay.infer import THETAS
 from eyas.replay.replay import check_vocabulary, walk_rounds
-from eyas.replay.states import KeptStates
+from eyas.replay.states import KeptStates, SomeRows
 from eyas.talk import Talk
 
 if TYPE_CHECKING:
@@ -205,30 +205,10 @@ def _read_texts(
         for number in kept:
             row = rows[number]
             check_vocabulary(row, states.vocab_size)
-            ids = torch.tensor([[*row.prompt_ids, *row.response_ids]], device=states.device)
-            yield number, len(row.prompt_ids), ids, states.aux([number], ids, required_boundaries(draft))
+            text = [*row.prompt_ids, *row.response_ids]
+            aux = states_of_row(states, number, text, required_boundaries(draft)).aux
+            yield number, len(row.prompt_ids), torch.tensor([text], device=states.device), aux[None]
             bar.advance()
-
-
-class SomeRows:
-    """The states of some of a source's rows, numbered from 0."""
-
-    def __init__(self, states: StateSource, numbers: Sequence[int]) -> None:
-        self._states, self._numbers = states, numbers
-
-    @property
-    def vocab_size(self) -> int:
-        """See `StateSource`."""
-        return self._states.vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """See `StateSource`."""
-        return self._states.device
-
-    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `StateSource.aux`."""
-        return self._states.aux([self._numbers[row] for row in rows], input_ids, boundaries)
 
 
 def _unlike_recorded(prompts: Sequence[EvalRow], rows: Sequence[EvalRow]) -> dict[str, str]:

@@ -12,13 +12,12 @@ from eyas.contract.engines.server_at import server_at
 from eyas.contract.files.json_file import read_json_object
 from eyas.models.chat_prompt import load_tokenizer, prompt_ids
 from eyas.models.placement import place
-from eyas.models.target import Target
+from eyas.models.target import LiveStates, Target
 from eyas.parity.config import ParityConfig, ParityConfigInvalid
 from eyas.parity.run import Parity, run_parity
 from eyas.records.eval_rows import EvalPrompt, EvalRow, read_eval_rows
 from eyas.replay.evaluate import found_files, load_for, load_for_pack
 from eyas.replay.probe_pack import PackStates, read_probe
-from eyas.replay.states import LiveStates
 from eyas.talk import Talk
 
 _SILENCE_S = 600.0  # a long answer on a slow server

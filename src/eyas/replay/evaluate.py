@@ -20,7 +20,7 @@ from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement, place
 from eyas.models.states import StateSource
-from eyas.models.target import Target
+from eyas.models.target import LiveStates, Target
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.eval_record import EvalRecord, NotRepetitive, RowResult
@@ -32,7 +32,7 @@ from eyas.replay.figures import figures_by_set, figures_of, is_nothing_accepted,
 from eyas.replay.predict import predict_each, predictions_document
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
 from eyas.replay.replay import check_vocabulary, replay_states
-from eyas.replay.states import KeptStates, LiveStates
+from eyas.replay.states import KeptStates
 from eyas.replay.tree_replay import replay_trees
 from eyas.talk import Talk
 

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from eyas.models.states import RowLayout, States
 from eyas.models.target import Target, require_finite
 from eyas.records import fingerprint
 from eyas.records.atomic import atomic_file
@@ -180,8 +181,13 @@ class PackStates:
         """Where `aux` puts the states."""
         return self._device
 
-    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `StateSource.aux`.
+    @property
+    def pads(self) -> bool:
+        """See `StateSource`."""
+        return False
+
+    def __call__(self, rows: RowLayout, boundaries: Sequence[int]) -> States:
+        """See `StateSource`.
 
         Raises:
             ProbeLacksBoundary: the pack does not hold one of them.
@@ -194,13 +200,10 @@ class PackStates:
                 "the draft reads other target states than the draft that the pack was made for",
                 "make one with this draft: `eyas eval DRAFT --target T --write-probe PACK --probe-neighbours`",
             )
-        width = input_ids.shape[1]
-        out = torch.zeros(len(rows), width, len(boundaries) * self._pack.last.shape[1], dtype=self._pack.last.dtype)
-        for i, row in enumerate(rows):
-            num = min(starts[row + 1] - starts[row], width)
-            part = slice(starts[row], starts[row] + num)
-            out[i, :num] = torch.cat([states[b][part] for b in boundaries], -1)
-        return out.to(self._device)
+        places = [starts[n] + at for n, num in zip(rows.numbers, rows.lengths, strict=False) for at in range(num)]
+        index = torch.tensor(places + [0] * (rows.length - len(places)))
+        aux = torch.cat([states[boundary][index] for boundary in boundaries], -1)
+        return States(aux=aux.to(self._device), last=self._pack.last[index].to(self._device))
 
 
 def _starts(texts: Sequence[Sequence[int]]) -> list[int]:

@@ -7,11 +7,10 @@ from torch import Tensor
 
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft, required_boundaries
-from eyas.models.states import StateSource
-from eyas.models.target import Target
+from eyas.models.states import StateSource, lay_out, to_padded
+from eyas.models.target import LiveStates, Target
 from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow
-from eyas.replay.states import LiveStates
 from eyas.talk import Talk
 
 
@@ -99,13 +98,10 @@ def replay_depths(
 def _accepted(
     states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], batch: Sequence[int], num_draft_tokens: int
 ) -> list[list[int]]:
-    lengths = [_num_tokens(rows[i]) for i in batch]
-    ids = torch.zeros(len(batch), max(lengths), dtype=torch.int64)
-    for place, i in enumerate(batch):
-        ids[place, : lengths[place]] = torch.tensor([*rows[i].prompt_ids, *rows[i].response_ids])
-    ids = ids.to(states.device)
-    aux = states.aux(batch, ids, required_boundaries(draft))
-    marks: list[list[int]] = accepted_from_everywhere(draft, ids, aux, num_draft_tokens, lengths).tolist()
+    laid = lay_out([[*rows[i].prompt_ids, *rows[i].response_ids] for i in batch], batch, states.device)
+    ids = to_padded(laid, laid.ids)
+    aux = to_padded(laid, states(laid, required_boundaries(draft)).aux)
+    marks: list[list[int]] = accepted_from_everywhere(draft, ids, aux, num_draft_tokens, laid.lengths[:-1]).tolist()
     return marks
 
 

@@ -1,39 +1,12 @@
-"""Where the target's states come from in a replay: the target itself, or a probe pack."""
+"""Sources of states around another source: what is asked for again is kept, and some of its rows."""
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
 
-from eyas.models.states import StateSource
-from eyas.models.target import Target, require_finite
+from eyas.models.states import RowLayout, RowsOnEnd, States, StateSource
 
 _KEPT_BYTES = 4 << 30
-
-
-class LiveStates:
-    """The target runs over each row."""
-
-    def __init__(self, target: Target) -> None:
-        self._target, self._is_first = target, True
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the target's embedding."""
-        return self._target.vocab_size
-
-    @property
-    def device(self) -> torch.device:
-        """The target's."""
-        return self._target.device
-
-    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `StateSource.aux`. Raises `TargetNotFinite` for NaN or infinities in the first pass."""
-        states = self._target.forward(input_ids, boundaries)
-        if self._is_first:
-            require_finite(states.last[0], self._target.name)
-            self._is_first = False
-        return states.aux
 
 
 class KeptStates:
@@ -46,26 +19,63 @@ class KeptStates:
 
     def __init__(self, states: StateSource, most_bytes: int = _KEPT_BYTES) -> None:
         self._states, self._free = states, most_bytes
-        self._kept: dict[tuple[tuple[int, ...], ...], Tensor] = {}
+        self._kept: dict[tuple[tuple[int, ...], ...], States] = {}
 
     @property
     def vocab_size(self) -> int:
-        """See `StateSource.vocab_size`."""
+        """See `StateSource`."""
         return self._states.vocab_size
 
     @property
     def device(self) -> torch.device:
-        """See `StateSource.device`."""
+        """See `StateSource`."""
         return self._states.device
 
-    def aux(self, rows: Sequence[int], input_ids: Tensor, boundaries: Sequence[int]) -> Tensor:
-        """See `StateSource.aux`; the same rows always come with the same tokens."""
-        key = (tuple(rows), tuple(boundaries))
+    @property
+    def pads(self) -> bool:
+        """See `StateSource`."""
+        return self._states.pads
+
+    def __call__(self, rows: RowLayout, boundaries: Sequence[int]) -> States:
+        """See `StateSource`; the same rows always come with the same tokens."""
+        key = (rows.numbers, tuple(boundaries))
         found = self._kept.get(key)
         if found is None:
-            found = self._states.aux(rows, input_ids, boundaries)
-            size = found.numel() * found.element_size()
+            found = self._states(rows, boundaries)
+            size = found.aux.nbytes + found.last.nbytes
             if size <= self._free:
                 self._free -= size
                 self._kept[key] = found
         return found
+
+
+class SomeRows:
+    """The states of some of a source's rows, numbered from 0."""
+
+    def __init__(self, states: StateSource, numbers: Sequence[int]) -> None:
+        self._states, self._numbers = states, numbers
+
+    @property
+    def vocab_size(self) -> int:
+        """See `StateSource`."""
+        return self._states.vocab_size
+
+    @property
+    def device(self) -> torch.device:
+        """See `StateSource`."""
+        return self._states.device
+
+    @property
+    def pads(self) -> bool:
+        """See `StateSource`."""
+        return self._states.pads
+
+    def __call__(self, rows: RowLayout, boundaries: Sequence[int]) -> States:
+        """See `StateSource`."""
+        numbers = tuple(self._numbers[number] for number in rows.numbers)
+        return self._states(
+            RowsOnEnd(
+                ids=rows.ids, positions=rows.positions, starts=rows.starts, lengths=rows.lengths, numbers=numbers
+            ),
+            boundaries,
+        )

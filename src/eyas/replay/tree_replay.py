@@ -16,7 +16,7 @@ from eyas.engine.open_engine import draft_runner
 from eyas.engine.trees.tree_engine import require_trees_of
 from eyas.engine.trees.tree_round import TreeDraft, grow
 from eyas.models.draft import Eagle3Draft, required_boundaries
-from eyas.models.states import StateSource
+from eyas.models.states import StateSource, states_of_row
 from eyas.records.eval_record import RowResult
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.replay import check_vocabulary
@@ -50,7 +50,7 @@ def replay_trees(
     with talk.progress("replay", sum(len(r.prompt_ids) + len(r.response_ids) for r in rows), "tokens") as bar:
         for i, row in enumerate(rows):
             text = [*row.prompt_ids, *row.response_ids]
-            aux_states = states.aux([i], torch.tensor([text], device=states.device), boundaries)[0]
+            aux_states = states_of_row(states, i, text, boundaries).aux
             accepted = walk_tree_rounds(runner, text, aux_states, len(row.prompt_ids), shape)
             results.append(RowResult(id=row.id, set=row.set, accepted=accepted))
             bar.advance(len(text))

@@ -12,8 +12,8 @@ from eyas.engine.engine import Limits
 from eyas.engine.open_engine import open_engine
 from eyas.engine.transformers_target import TransformersTarget
 from eyas.models.placement import place
-from eyas.models.target import Target, TargetNotFinite, require_finite
-from eyas.replay.states import LiveStates
+from eyas.models.states import states_of_row
+from eyas.models.target import LiveStates, Target, TargetNotFinite, require_finite
 from eyas.talk import Silent
 from tiny_target import tiny_target
 
@@ -57,7 +57,7 @@ def test_a_target_that_fails_over_a_text_only_is_refused_there():
     ids, target = [3, 9], Target(model)
 
     with pytest.raises(TargetNotFinite):
-        LiveStates(target).aux([0], torch.tensor([ids]), (1,))
+        states_of_row(LiveStates(target), 0, ids, (1,))
     runner = TransformersTarget(target)
     runner.start(8, ())
     with pytest.raises(TargetNotFinite):

@@ -15,6 +15,7 @@ from eyas.train.optimise.step_outcome import read_steps
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.starting_draft import initialise
 from eyas.train.rows.packing import even_micro_batches, micro_batches, pack
+from live_trainer import live_trainer
 from tiny_draft import MLA, tiny_draft
 from tiny_target import tiny_target
 
@@ -68,9 +69,9 @@ def trainer_of(kind: str, shape: dict[str, Any], micro_batch_tokens: int, ranks:
     sizes = {"target_hidden_size": 32, "vocab_size": V, "draft_vocab_size": V, "embedding": "target"}
     draft = tiny_draft(**{"aux_boundaries": (1, 2, 3), **shape, **sizes})
     draft._shared = (target.parts.embedding, None)
-    initialise(draft, target, seed=0)
+    initialise(draft, target.frozen, seed=0)
     config = TrainConfig(ttt_steps=3, micro_batch_tokens=micro_batch_tokens, grad_clip=1e9)
-    return Trainer(draft.train(), target, config, lr=1e-3, num_steps=2, ranks=ranks or Ranks())
+    return live_trainer(draft.train(), target, config, lr=1e-3, num_steps=2, ranks=ranks or Ranks())
 
 
 ROWS = rows_of(30, 7, 12, 44, 8, 29, 13)

@@ -10,6 +10,7 @@ from eyas.train.config import TrainConfig
 from eyas.train.optimise.step_outcome import read_steps
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.starting_draft import initialise
+from live_trainer import live_trainer
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
 
@@ -49,8 +50,8 @@ def trainer_on_gpu() -> Trainer:
         aux_boundaries=(1, 2, 3),
     )
     draft = Eagle3Draft(spec, target_embedding=target.parts.embedding).to("cuda")
-    initialise(draft, target, seed=0)
-    return Trainer(draft.train(), target, TrainConfig(ttt_steps=3), lr=1e-4, num_steps=10)
+    initialise(draft, target.frozen, seed=0)
+    return live_trainer(draft.train(), target, TrainConfig(ttt_steps=3), lr=1e-4, num_steps=10)
 
 
 def rows() -> list[TokenRow]:

@@ -10,10 +10,10 @@ from eyas.models.target import Target
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.optimiser import TrainingDiverged, lr_share
 from eyas.train.optimise.step_outcome import read_steps
-from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.starting_draft import initialise
 from eyas.train.rows.packing import micro_batches
 from eyas.train.step.distributions import DraftVocabulary, ReferenceDistributions, Teacher
+from live_trainer import live_trainer
 from plain_trainer import train_plainly
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
@@ -46,7 +46,7 @@ def tiny(draft_vocab_size: int = D) -> tuple[Eagle3Draft, Target]:
     draft = Eagle3Draft(spec, target_embedding=target.parts.embedding)
     if draft.spec.has_vocab_map:
         draft.set_vocab_map(torch.arange(0, V, 2)[:draft_vocab_size])
-    initialise(draft, target, seed=0)
+    initialise(draft, target.frozen, seed=0)
     return draft, target
 
 
@@ -62,7 +62,7 @@ def test_the_trainer_agrees_step_by_step_with_a_plain_loop(micro_batch_tokens):
     plain_draft = copy.deepcopy(draft)
     config = TrainConfig(ttt_steps=STEPS, micro_batch_tokens=micro_batch_tokens)
     batches = [rows_of(17, 11, seed=1), rows_of(13, seed=2), rows_of(9, 19, 12, seed=3)]
-    trainer = Trainer(draft, target, config, lr=5e-3, num_steps=3)
+    trainer = live_trainer(draft, target, config, lr=5e-3, num_steps=3)
     outcomes = [trainer.train_step(rows, step) for step, rows in enumerate(batches)]
     plain = train_plainly(
         plain_draft,
@@ -86,7 +86,7 @@ def test_one_batch_overfit_drives_step_0_accuracy_to_one():
     # `ce`, since under `kl` two choices of the target that are almost equally likely may stay the wrong way round
     draft, target = tiny(draft_vocab_size=V)
     rows, config = rows_of(24, 24), TrainConfig(ttt_steps=3, loss="ce")
-    trainer = Trainer(draft, target, config, lr=1e-2, num_steps=80)
+    trainer = live_trainer(draft, target, config, lr=1e-2, num_steps=80)
     records = [trainer.train_step(rows, step) for step in range(80)]
 
     assert records[0].counts.as_record()["accuracy"][0] < 0.3
@@ -104,7 +104,7 @@ def test_a_token_outside_the_draft_vocabulary_counts_as_wrong_and_carries_no_los
     learnt_from = [u for u in range(1, 29) if row.is_supervised[u + 1]]
     is_outside = teacher.argmax_draft[learnt_from] < 0
     assert 0 < int(is_outside.sum()) < len(is_outside), "the case is in the data"
-    counts = Trainer(draft, target, TrainConfig(ttt_steps=1), lr=1e-3, num_steps=1).train_step(rows, 0).counts
+    counts = live_trainer(draft, target, TrainConfig(ttt_steps=1), lr=1e-3, num_steps=1).train_step(rows, 0).counts
 
     assert int(counts.num_targets[0]) == len(is_outside)
     assert int(counts.num_in_vocab[0]) == int((~is_outside).sum())
@@ -131,7 +131,13 @@ def test_batch_mates_in_a_packed_sequence_change_nothing():
     def learn(together: bool) -> tuple[float, torch.Tensor]:
         mine = copy.deepcopy(draft)
         most = 10_000 if together else 1
-        trainer = Trainer(mine, target, dataclasses.replace(config, micro_batch_tokens=most), lr=1e-3, num_steps=1)
+        trainer = live_trainer(
+            mine,
+            target,
+            dataclasses.replace(config, micro_batch_tokens=most),
+            lr=1e-3,
+            num_steps=1,
+        )
         outcome = trainer.train_step(rows_of(21, 6, 13), 0)
         return outcome.loss, mine.fc.weight.grad
 
@@ -142,14 +148,14 @@ def test_batch_mates_in_a_packed_sequence_change_nothing():
 
 def test_rows_too_short_for_any_step_carry_nothing():
     draft, target = tiny()
-    trainer = Trainer(draft, target, TrainConfig(ttt_steps=STEPS), lr=1e-3, num_steps=1)
+    trainer = live_trainer(draft, target, TrainConfig(ttt_steps=STEPS), lr=1e-3, num_steps=1)
     outcome = trainer.train_step([TokenRow((5, 6, 7), (False, False, True)), TokenRow((5,), (True,))], 0)
     assert outcome.counts.num_targets.tolist() == [1, 0, 0, 0]
 
 
 def test_a_nan_is_named_and_leaves_the_weights_alone():
     draft, target = tiny()
-    trainer = Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=2)
+    trainer = live_trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=2)
     before = {name: p.detach().clone() for name, p in draft.named_parameters()}
     draft.norm.weight.register_hook(lambda grad: grad * float("nan"))
 
@@ -165,7 +171,7 @@ def test_a_nan_is_named_and_leaves_the_weights_alone():
 def test_target_and_shared_embedding_are_not_trained():
     draft, target = tiny()
     before = [p.clone() for p in target.model.parameters()]
-    Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-1, num_steps=1).train_step(rows_of(20), 0)
+    live_trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-1, num_steps=1).train_step(rows_of(20), 0)
     assert all(torch.equal(a, b) for a, b in zip(before, target.model.parameters(), strict=True))
     assert not any("embed" in name for name, _ in draft.named_parameters())
 
@@ -178,7 +184,7 @@ def test_micro_batches_keep_order_and_size():
 
 def test_after_a_nan_no_step_touches_weights_or_moments_until_the_host_looks():
     draft, target = tiny()
-    trainer = Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=5)
+    trainer = live_trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=5)
     trainer.train_step(rows_of(20), 0)
     kept = {name: p.detach().clone() for name, p in draft.named_parameters()}
     kept_moments = copy.deepcopy(trainer.optimiser.moments())
@@ -202,7 +208,7 @@ def test_steps_read_together_are_those_read_one_by_one():
     lazy, eager = ([], [])
     for outcomes, is_lazy in ((lazy, True), (eager, False)):
         draft, target = tiny()
-        trainer = Trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=3)
+        trainer = live_trainer(draft, target, TrainConfig(ttt_steps=2), lr=1e-3, num_steps=3)
         if is_lazy:
             outcomes += read_steps([trainer.start_step(rows_of(20, 9), step) for step in range(3)])[0]
         else:

@@ -10,14 +10,15 @@ import torch
 
 from eyas.cli.app import main
 from eyas.data.text.tokenise import TokenRow
-from eyas.models.target import Target
+from eyas.models.target import FrozenParts, Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.trainer import Trainer
+from eyas.train.optimise.teaching import Teaching
 from eyas.train.preflight.examine import duration, examine, mask_statistics, plan_train, say_time, say_time_elsewhere
 from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.preflight.target_checks import TeacherWrong, check_teacher
 from eyas.train.request import TrainRequest
+from live_trainer import live_trainer
 from tiny_target import tiny_target
 from train_run_folder import make_run_folder
 
@@ -47,7 +48,8 @@ def test_the_mask_is_counted_by_rows_stretches_and_unrolled_steps():
 
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gpt_oss"])
 def test_the_recomputed_head_is_the_models_own(name):
-    check = check_teacher(Target(tiny_target(name, seed=1)), rows("0" * 40))
+    check = check_teacher(Teaching.live(Target(tiny_target(name, seed=1)), CONFIG), rows("0" * 40))
+    assert check is not None
     assert check.num_tokens == 40
     assert check.same_argmax == 1.0
     assert check.largest_difference < 1e-4
@@ -55,9 +57,9 @@ def test_the_recomputed_head_is_the_models_own(name):
 
 def test_a_model_that_does_more_than_its_head_is_refused(monkeypatch):
     target = Target(tiny_target("llama", seed=1))
-    monkeypatch.setattr(Target, "logits", lambda self, last: -torch.nn.functional.linear(last, self.parts.head))
+    monkeypatch.setattr(FrozenParts, "logits", lambda self, last: -torch.nn.functional.linear(last, self.head))
     with pytest.raises(TeacherWrong, match="LlamaForCausalLM"):
-        check_teacher(target, rows("0" * 40))
+        check_teacher(Teaching.live(target, CONFIG), rows("0" * 40))
 
 
 def test_all_of_it_is_said_and_nothing_is_written(inputs, tmp_path: Path):
@@ -140,7 +142,13 @@ def test_the_time_of_a_run_is_measured_on_a_step_that_changes_nothing(inputs, tm
     config = replace(CONFIG, steps=60)
     plan = plan_train(request, config, Silent())
     target = Target.load(request.target, request.placement())
-    trainer = Trainer(starting_draft(request, config, plan, target, Silent()), target, config, lr=1e-3, num_steps=60)
+    trainer = live_trainer(
+        starting_draft(request, config, plan, target.frozen, Silent()),
+        target,
+        config,
+        lr=1e-3,
+        num_steps=60,
+    )
     before = [parameter.clone() for parameter in trainer.draft.parameters()]
     talk = Silent()
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from eyas.models.draft import Eagle3Draft
-from eyas.models.target import Target
+from eyas.models.states import lay_out
+from eyas.models.target import LiveStates, Target
 from eyas.records.eval_rows import EvalDataMissing, EvalRow, write_eval_rows
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay
-from eyas.replay.states import KeptStates, LiveStates
+from eyas.replay.states import KeptStates
 from eyas.talk import Silent
 from eyas.train.optimise.ranks import SOLO, Ranks
 from eyas.train.preflight.starting_draft import initialise
@@ -27,7 +28,7 @@ def tiny() -> tuple[Eagle3Draft, Target]:
     )
     draft = Eagle3Draft(spec, target_embedding=target.parts.embedding)
     draft.set_vocab_map(torch.arange(3, 11))
-    initialise(draft, target, seed=0)
+    initialise(draft, target.frozen, seed=0)
     return draft, target
 
 
@@ -47,17 +48,17 @@ def rows_of(*lengths: int) -> list[EvalRow]:
 class _Counting(LiveStates):
     num_calls = 0
 
-    def aux(self, rows, input_ids, boundaries):
+    def __call__(self, rows, boundaries):
         self.num_calls += 1
-        return super().aux(rows, input_ids, boundaries)
+        return super().__call__(rows, boundaries)
 
 
 def test_the_figure_is_that_of_a_plain_replay_and_follows_the_draft():
     draft, target = tiny()
     rows = rows_of(120, 90, 140)
-    held_out, lengths = HeldOutReplay(target, rows, 1, SOLO), set()
+    held_out, lengths = HeldOutReplay(LiveStates(target), torch.float32, rows, 1, SOLO), set()
     for seed in (0, 1):
-        initialise(draft, target, seed)
+        initialise(draft, target.frozen, seed)
         figures = held_out.measure(draft)
         with as_written(draft):
             assert figures == figures_of(replay(target, draft, rows, 1, Silent()), 1)
@@ -78,7 +79,7 @@ def test_what_is_replayed_is_the_draft_as_its_file_will_hold_it_and_the_masters_
     for parameter in rounded.parameters():
         parameter.data = parameter.data.bfloat16().float()
 
-    figures = HeldOutReplay(target, rows, 1, SOLO).measure(draft)
+    figures = HeldOutReplay(LiveStates(target), torch.float32, rows, 1, SOLO).measure(draft)
 
     assert figures == figures_of(replay(target, rounded, rows, 1, Silent()), 1)
     assert figures != figures_of(replay(target, draft, rows, 1, Silent()), 1)
@@ -87,15 +88,14 @@ def test_what_is_replayed_is_the_draft_as_its_file_will_hold_it_and_the_masters_
 
 def test_the_target_runs_once_over_rows_that_fit_and_each_time_over_the_others():
     _, target = tiny()
-    ids = torch.ones(1, 10, dtype=torch.int64)
-    size = 10 * 3 * 32 * 4
+    size = (10 + 1) * (3 + 1) * 32 * 4
     counting = _Counting(target)
     states = KeptStates(counting, most_bytes=size)
     for _ in range(3):
-        first = states.aux([0], ids, (1, 2, 3))
-        states.aux([1], ids, (1, 2, 3))
+        first = states(lay_out([[1] * 10], [0], target.device), (1, 2, 3))
+        states(lay_out([[1] * 10], [1], target.device), (1, 2, 3))
     assert counting.num_calls == 1 + 3
-    assert torch.equal(first, LiveStates(target).aux([0], ids, (1, 2, 3)))
+    assert torch.equal(first.aux, LiveStates(target)(lay_out([[1] * 10], [0], target.device), (1, 2, 3)).aux)
 
 
 def test_two_ranks_together_replay_every_row_once():
@@ -108,7 +108,9 @@ def test_two_ranks_together_replay_every_row_once():
             return [list(both)]
 
     for rank in (0, 1):
-        figures = HeldOutReplay(target, rows, 1, OneOfTwo(rank, 2)).measure(copy.deepcopy(draft))
+        figures = HeldOutReplay(LiveStates(target), torch.float32, rows, 1, OneOfTwo(rank, 2)).measure(
+            copy.deepcopy(draft)
+        )
     assert figures == figures_of(replay(target, draft, rows, 1, Silent()), 1)
 
 

@@ -13,6 +13,7 @@ from eyas.train.config import TrainConfig
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.starting_draft import initialise
 from eyas.train.step.captured import CudaGraphs, Recorder, run_again
+from live_trainer import live_trainer
 from tiny_draft import tiny_spec
 from tiny_target import tiny_target
 
@@ -60,8 +61,8 @@ def trainer(record: Recorder | None, **changes: object) -> Trainer:
     spec = tiny_spec(**{**sizes, "aux_boundaries": (1, 2, 3), **changes})
     draft = Eagle3Draft(spec, target_embedding=target.parts.embedding)
     draft.set_vocab_map(torch.arange(0, V, 2)[:24])
-    initialise(draft, target, seed=0)
-    return Trainer(draft, target, CONFIG, lr=5e-3, num_steps=len(BATCHES), record=record)
+    initialise(draft, target.frozen, seed=0)
+    return live_trainer(draft, target, CONFIG, lr=5e-3, num_steps=len(BATCHES), record=record)
 
 
 @pytest.mark.parametrize("feedback", ["pre-norm", "post-norm"])
@@ -128,6 +129,6 @@ def gpu_trainer(is_recorded: bool) -> Trainer:
     draft_sizes = {**sizes, "num_heads": 4, "num_kv_heads": 2, "target_hidden_size": 256, "vocab_size": V}
     spec = tiny_spec(**draft_sizes, draft_vocab_size=V, embedding="target", aux_boundaries=(1, 2, 3))
     draft = Eagle3Draft(spec, target_embedding=target.parts.embedding).to("cuda")
-    initialise(draft, target, seed=0)
+    initialise(draft, target.frozen, seed=0)
     record = CudaGraphs(target.device) if is_recorded else None
-    return Trainer(draft.train(), target, CONFIG, lr=1e-4, num_steps=10, record=record)
+    return live_trainer(draft.train(), target, CONFIG, lr=1e-4, num_steps=10, record=record)

@@ -50,13 +50,13 @@ def test_the_fused_head_gives_the_loss_and_the_gradients_of_the_written_out_one(
     monkeypatch.setattr(Tensor, "float", lambda tensor: tensor)
     states, weight = random(K, N, H, seed=1).requires_grad_(), random(D, H, seed=2).requires_grad_()
     last = random(N, V, seed=3).mul(2)
-    target = SimpleNamespace(vocab_size=V, logits=lambda states: states)  # its states are its logits
+    parts = SimpleNamespace(vocab_size=V, logits=lambda states: states)  # its states are its logits
     weights = torch.rand(K, N, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     weights[0, 3] = 0.0
     head = ComputeWeight([weight], torch.float64)
 
     found: HeadLoss = head_loss(
-        states.detach(), last, weights, head, target=target, vocabulary=vocabulary(), loss=name,
+        states.detach(), last, weights, head, teacher=parts, vocabulary=vocabulary(), loss=name,
         ops=ReferenceDistributions(),
     )  # fmt: skip
     head.publish()

@@ -10,9 +10,9 @@ from byte_tokenizer import save_target_with
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft_layer import DraftLayer
 from eyas.models.placement import Placement
+from eyas.models.target import LiveStates, Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.examine import plan_train
 from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.request import TrainRequest
@@ -20,6 +20,7 @@ from eyas.train.run.train import train
 from eyas.train.step import distributions, packed_target, reference_check
 from eyas.train.step.distributions import DraftVocabulary, ReferenceDistributions, TritonDistributions
 from eyas.train.step.reference_check import FusedStepDiffers, require_reference
+from live_trainer import live_trainer
 from tiny_draft import tiny_spec
 from train_run_folder import make_run_folder
 
@@ -88,9 +89,9 @@ def test_a_wrong_gradient_is_refused_though_all_states_are_right(inputs, tmp_pat
 def test_the_comparison_leaves_nothing_behind_and_the_modules_train_to_the_same_losses(inputs, tmp_path: Path):
     request = TrainRequest(target=inputs[0], rows=inputs[1], out=tmp_path / "d", device="cpu")
     plan = plan_train(request, CONFIG, Silent())
-    target = reference_check.Target.load(request.target, request.placement())
-    draft = starting_draft(request, CONFIG, plan, target, Silent())
-    trainer = Trainer(draft, target, CONFIG, lr=1e-3, num_steps=3)
+    target = Target.load(request.target, request.placement())
+    draft = starting_draft(request, CONFIG, plan, target.frozen, Silent())
+    trainer = live_trainer(draft, target, CONFIG, lr=1e-3, num_steps=3)
     before = {name: parameter.clone() for name, parameter in draft.named_parameters()}
 
     difference = trainer.require_reference(ROW)
@@ -104,36 +105,34 @@ def test_the_comparison_leaves_nothing_behind_and_the_modules_train_to_the_same_
     )
 
 
-def half_target(path: Path) -> reference_check.Target:
+def half_target(path: Path) -> Target:
     """Thirty layers of random weights: at the last one, bf16 states of two right paths differ by a fifth."""
     target = save_target_with(path / "deep", num_hidden_layers=30)
-    return reference_check.Target.load(target, Placement(torch.bfloat16, torch.device("cpu")))
+    return Target.load(target, Placement(torch.bfloat16, torch.device("cpu")))
 
 
 def test_rounding_through_many_layers_of_halves_is_not_taken_for_a_difference(tmp_path: Path, monkeypatch):
     target = half_target(tmp_path)
-    states = packed_target.packed_target(target, 64)
+    states = packed_target.live_states(target, 64)
     assert isinstance(states, packed_target.LlamaStates)
     spec = tiny_spec(
         target_hidden_size=32, vocab_size=target.vocab_size, embedding="target", aux_boundaries=(2, 15, 27)
     )
     draft = reference_check.Eagle3Draft(spec, target_embedding=target.parts.embedding.float())
-    difference = require_reference(draft, target, states, ROW, 2)
+    difference = require_reference(draft, states, ROW, 2, LiveStates(target))
     assert difference is not None
     assert difference < 0.05
     whole = packed_target.LlamaStates._block
     monkeypatch.setattr(states, "_block", lambda block, *rest: tuple(1.3 * x for x in whole(states, block, *rest)))
     with pytest.raises(FusedStepDiffers, match="the target's aux states"):
-        require_reference(draft, target, states, ROW, 2)
+        require_reference(draft, states, ROW, 2, LiveStates(target))
 
 
 def test_what_is_not_fused_has_nothing_to_compare(inputs):
-    target = reference_check.Target.load(
-        inputs[0], TrainRequest(target=inputs[0], rows=inputs[1], out=inputs[0]).placement()
-    )
+    target = Target.load(inputs[0], TrainRequest(target=inputs[0], rows=inputs[1], out=inputs[0]).placement())
     spec = tiny_spec(qk_norm=True, model_type="qwen3")
     draft = reference_check.Eagle3Draft(spec, target_embedding=target.parts.embedding, target_head=target.parts.head)
-    assert require_reference(draft, target, packed_target.PaddedStates(target, 64), ROW, 2) is None
+    assert require_reference(draft, LiveStates(target), ROW, 2, LiveStates(target)) is None
 
 
 def test_a_loss_without_a_kernel_is_computed_by_the_reference_on_a_gpu(monkeypatch):

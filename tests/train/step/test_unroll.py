@@ -8,10 +8,11 @@ import torch
 
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
-from eyas.models.target import Target
-from eyas.train.rows.packing import Packed, from_padded, micro_batches, pack, to_padded
+from eyas.models.states import from_padded, to_padded
+from eyas.models.target import LiveStates, Target
+from eyas.train.rows.packing import Packed, micro_batches, pack
 from eyas.train.step.compute_weights import ComputeWeight
-from eyas.train.step.packed_target import LlamaStates, PaddedStates, packed_target
+from eyas.train.step.packed_target import LlamaStates, live_states
 from eyas.train.step.unroll import FusedUnroll, ModuleUnroll, make_unroll, why_not_fused
 from tiny_draft import NUM_AUX, TARGET_HIDDEN, tiny_draft, tiny_spec
 from tiny_target import tiny_target
@@ -124,12 +125,12 @@ def test_the_fused_target_equals_transformers_on_packed_rows(kind):
     target = Target(tiny_target(kind, seed=2))
     packed = pack(rows_of(12, 5, 30), 2, CPU)
     boundaries = (0, 2, 4)
-    wanted = PaddedStates(target, 40)(packed, boundaries)
+    wanted = LiveStates(target, 40)(packed, boundaries)
     before = {name: p.clone() for name, p in target.model.named_parameters()}
 
-    found = packed_target(target, 40)
+    found = live_states(target, 40)
 
-    if isinstance(found, PaddedStates):
+    if isinstance(found, LiveStates):
         pytest.skip(f"{kind} has a window here")
     assert isinstance(found, LlamaStates)
     states = found(packed, boundaries)
@@ -139,12 +140,12 @@ def test_the_fused_target_equals_transformers_on_packed_rows(kind):
     # the model's own parameters are views of the fused ones now, with the same values
     for name, parameter in target.model.named_parameters():
         assert torch.equal(parameter, before[name]), name
-    again = PaddedStates(target, 40)(packed, boundaries)
+    again = LiveStates(target, 40)(packed, boundaries)
     torch.testing.assert_close(again.last, wanted.last)
 
 
 def test_other_targets_go_through_transformers():
-    assert isinstance(packed_target(Target(tiny_target("gemma2")), 100), PaddedStates)
+    assert isinstance(live_states(Target(tiny_target("gemma2")), 100), LiveStates)
 
 
 def test_packing_restarts_positions_and_names_what_each_step_learns_from():

@@ -7,9 +7,9 @@ import torch
 
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.trainer import Trainer
 from eyas.train.rows.packing import pack
 from eyas.train.step.packed_attention import attend_rows, attend_rows_backward
+from live_trainer import live_trainer
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
 from token_rows import rows_of
@@ -46,7 +46,13 @@ def test_a_step_in_bf16_on_the_gpu_is_close_to_the_step_in_fp32_on_the_cpu():
         target = Target(copy.deepcopy(tiny_target("llama", seed=3)).to(device, dtype))
         draft = tiny_draft(**sizes)
         draft._shared = (target.parts.embedding, target.parts.head)
-        trainer = Trainer(draft.to(device), target, TrainConfig(ttt_steps=4), lr=1e-3, num_steps=10)
+        trainer = live_trainer(
+            draft.to(device),
+            target,
+            TrainConfig(ttt_steps=4),
+            lr=1e-3,
+            num_steps=10,
+        )
         losses.append([trainer.train_step(rows_of(40, 90, 7), step).loss for step in range(3)])
         weights.append({name: p.grad.cpu() for name, p in draft.named_parameters()})
 

@@ -100,7 +100,7 @@ class RowArrays:
     def row(self, index: int) -> TokenRow:
         """One row."""
         part = slice(int(self.starts[index]), int(self.starts[index + 1]))
-        return TokenRow(tuple(self.token_ids[part].tolist()), tuple(self.is_supervised[part].tolist()))
+        return TokenRow(tuple(self.token_ids[part].tolist()), tuple(self.is_supervised[part].tolist()), index)
 
     def take(self, rows: "NDArray[np.int64]") -> "RowArrays":
         """These rows in this order; an index may occur several times."""

@@ -1,7 +1,7 @@
 """Segments of text to token ids with a loss mask, proven by decoding them again. Many texts in one tokenizer call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from eyas.data.text.chat_template import Segment, Tokenizer
@@ -52,10 +52,12 @@ class TokenRow:
     Attributes:
         token_ids: T ids in the target's vocabulary.
         is_supervised: T flags, true where the target wrote the token.
+        number: of the row in its folder; -1 outside of one.
     """
 
     token_ids: tuple[int, ...]
     is_supervised: tuple[bool, ...]
+    number: int = field(default=-1, compare=False)
 
     @property
     def num_supervised(self) -> int:
@@ -64,7 +66,7 @@ class TokenRow:
 
     def cut(self, max_length: int) -> "TokenRow":
         """The first `max_length` tokens."""
-        return TokenRow(self.token_ids[:max_length], self.is_supervised[:max_length])
+        return TokenRow(self.token_ids[:max_length], self.is_supervised[:max_length], self.number)
 
 
 def tokenise(segments: Sequence[Segment], tokenizer: Tokenizer, where: str) -> TokenRow:

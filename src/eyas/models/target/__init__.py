@@ -7,6 +7,7 @@
 """
 
 from eyas.models.target.frozen_parts import FrozenParts as FrozenParts
+from eyas.models.target.live_states import LiveStates as LiveStates
 from eyas.models.target.target import AuxBoundaryMissing as AuxBoundaryMissing
 from eyas.models.target.target import Target as Target
 from eyas.models.target.target import TargetCacheUnsupported as TargetCacheUnsupported

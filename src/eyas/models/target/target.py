@@ -156,6 +156,12 @@ class Target:
                 raise self._no_cache(error) from error
         return States(aux=self._concat(by_boundary, aux_boundaries, input_ids), last=out.last_hidden_state)
 
+    @torch.no_grad()
+    def own_logits(self, ids: Sequence[int]) -> Tensor:
+        """[n, V] as the model itself computes them over `ids`."""
+        logits: Tensor = self.model(input_ids=torch.tensor([ids], device=self.device), use_cache=False).logits[0]
+        return logits
+
     def logits(self, last: Tensor) -> Tensor:
         """[..., V] from states after the final norm, with the model's own scaling or soft cap."""
         return self.frozen.logits(last)

@@ -9,16 +9,15 @@ from torch import Tensor
 
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
-from eyas.models.target import Target
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.optimiser import GuardedAdamW, lr_share
 from eyas.train.optimise.ranks import SOLO, Ranks
 from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.step_outcome import PendingStep, StepOutcome, pack_figures, read_steps
+from eyas.train.optimise.teaching import Teaching
 from eyas.train.rows.packing import Packed, count_targets, even_micro_batches, micro_batches, pack
 from eyas.train.step.captured import CapturedMicroBatches, Recorder, why_not_captured
 from eyas.train.step.distributions import DraftVocabulary, distributions_for
-from eyas.train.step.packed_target import packed_target
 from eyas.train.step.reference_check import require_reference
 from eyas.train.step.ttt_loss import PhaseClock, TttObjective, no_clock, no_counts, ttt_backward
 from eyas.train.step.unroll import FusedUnroll, make_unroll
@@ -59,11 +58,11 @@ class DataWait:
 
 
 class Trainer:
-    """A draft, its target and its optimiser.
+    """A draft, what it learns from, and its optimiser.
 
     Args:
-        draft: fp32, on the target's device; all its parameters that require gradients are trained.
-        target: frozen.
+        draft: fp32, on the teacher's device; all its parameters that require gradients are trained.
+        teaching: the target's frozen parts, and its states over the rows.
         config: as given.
         lr: peak learning rate.
         num_steps: of the whole run, for the schedule.
@@ -73,13 +72,14 @@ class Trainer:
         record: records a micro-batch's work, where `why_not_captured` allows it; None runs each one without a graph.
 
     Attributes:
+        device: where it computes.
         data_wait: how long the device waited for rows; the caller adds the time to fetch them.
     """
 
     def __init__(
         self,
         draft: Eagle3Draft,
-        target: Target,
+        teaching: Teaching,
         config: TrainConfig,
         *,
         lr: float,
@@ -90,23 +90,23 @@ class Trainer:
         record: Recorder | None = None,
     ) -> None:
         assert draft.spec.aux_boundaries is not None, "a draft in training has aux boundaries"
-        self.draft, self.target, self.config, self.ranks, self.shards = draft, target, config, ranks, shards
+        self.draft, self.teaching, self.device = draft, teaching, teaching.parts.device
+        self.config, self.ranks, self.shards = config, ranks, shards
         self._lr, self._num_steps, self._clock = lr, num_steps, clock
         self._aux_boundaries = draft.spec.aux_boundaries
         named = draft.named_parameters() if shards is None else shards.local_parameters()
         self.optimiser = GuardedAdamW(named, config, lr, SOLO if shards is None else ranks)
         # With a bf16 target the draft computes in bf16 too; its fp32 weights are cast once a step.
-        half = target.parts.embedding.dtype
+        half = teaching.parts.dtype
         dtype = half if half == torch.bfloat16 else draft.dtype
-        self._micro_batch = config.micro_batch_on(target.device.type)
+        self._micro_batch = config.micro_batch_on(self.device.type)
         is_fused = config.unroll != "modules"
-        self._states = packed_target(target, self._micro_batch, is_fused=is_fused)
         with self.whole_draft():
             self._unroll = make_unroll(draft, config.ttt_steps, dtype, is_fused=is_fused)
-        self._pads = self._states.pads or self._unroll.pads
-        self._vocabulary = DraftVocabulary.of(draft, target.device)
-        self._distributions = distributions_for(target.device, dtype, is_fused=is_fused)
-        self.data_wait = DataWait.of(target.device)
+        self._pads = teaching.states.pads or self._unroll.pads
+        self._vocabulary = DraftVocabulary.of(draft, self.device)
+        self._distributions = distributions_for(self.device, dtype, is_fused=is_fused)
+        self.data_wait = DataWait.of(self.device)
         self._captured: CapturedMicroBatches | None = None
         if record is not None and isinstance(self._unroll, FusedUnroll) and self.why_not_captured is None:
             self._captured = CapturedMicroBatches(
@@ -121,7 +121,7 @@ class Trainer:
     @property
     def why_not_captured(self) -> str | None:
         """Why micro-batches cannot be recorded; None where they can."""
-        return why_not_captured(self._states, self._unroll, has_shards=self.shards is not None)
+        return why_not_captured(self.teaching.states, self._unroll, has_shards=self.shards is not None)
 
     def whole_draft(self) -> AbstractContextManager[None]:
         """Inside, the draft's parameters are whole. With shards, all ranks enter together."""
@@ -160,14 +160,14 @@ class Trainer:
         if self.config.unroll == "modules":
             return None
         with self.whole_draft():
-            return require_reference(self.draft, self.target, self._states, row, self.config.ttt_steps)
+            return require_reference(self.draft, self.teaching.states, row, self.config.ttt_steps, self.teaching.plain)
 
     def time_step(self, rows: Sequence[TokenRow]) -> float:
         """Seconds of a step on `rows` without its update; the weights stay as they are. All ranks call it together."""
         begin = time.monotonic()
         self._gradients(rows)
-        if self.target.device.type == "cuda":
-            torch.cuda.synchronize(self.target.device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         return time.monotonic() - begin
 
     def _gradients(self, rows: Sequence[TokenRow]) -> tuple[Tensor, float]:
@@ -178,7 +178,7 @@ class Trainer:
             mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
             parts = (even_micro_batches if self._pads else micro_batches)(mine, self._micro_batch)
         self.optimiser.inner.zero_grad(set_to_none=True)
-        step_weights = objective.weights_on(self.target.device)
+        step_weights = objective.weights_on(self.device)
         with self.whole_draft():
             self._unroll.refresh()
             add = self._add_captured if self._captured is not None else self._add_computed
@@ -193,10 +193,10 @@ class Trainer:
     def _add_computed(self, parts: Sequence[Sequence[TokenRow]], step_weights: Tensor) -> tuple[Tensor, int]:
         """Add the gradients of micro-batches; gives their figures and the number of positions."""
         num_positions = 0
-        figures = torch.zeros(1 + 7 * self.config.ttt_steps, dtype=torch.float64, device=self.target.device)
+        figures = torch.zeros(1 + 7 * self.config.ttt_steps, dtype=torch.float64, device=self.device)
         for part in parts:
             with self.data_wait():
-                packed = pack(part, self.config.ttt_steps, self.target.device)
+                packed = pack(part, self.config.ttt_steps, self.device)
             num_positions += packed.num_padded if self._pads else packed.length
             figures += self._accumulate(packed, step_weights)
         return figures, num_positions
@@ -211,16 +211,16 @@ class Trainer:
     def _accumulate(self, packed: Packed, step_weights: Tensor) -> Tensor:
         """Add one micro-batch's gradients; its `pack_figures` stay on the device."""
         if len(packed.teachers) == 0:
-            return pack_figures(*no_counts(self.config.ttt_steps, self.target.device))
+            return pack_figures(*no_counts(self.config.ttt_steps, self.device))
         with self._clock("target"):
-            states = self._states(packed, self._aux_boundaries)
+            states = self.teaching.states(packed, self._aux_boundaries)
         loss, counts = ttt_backward(
             self._unroll,
             packed,
             states,
             self.config.loss,
             step_weights,
-            target=self.target,
+            teacher=self.teaching.parts,
             vocabulary=self._vocabulary,
             ops=self._distributions,
             clock=self._clock,

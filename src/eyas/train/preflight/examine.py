@@ -10,9 +10,9 @@ from typing import Any
 
 from eyas.data.text.tokenise import TokenRow
 from eyas.errors import ExitCode, EyasError
-from eyas.models.target import Target
 from eyas.talk import Talk
 from eyas.train.config import TrainConfig
+from eyas.train.optimise.teaching import Teaching
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.hardware import peak_flops, peak_memory_bytes
 from eyas.train.preflight.starting_draft import starting_draft
@@ -108,7 +108,7 @@ class Trial:
 
 def try_steps(trainer: Trainer, plan: TrainPlan) -> Trial:
     """Train on the run's largest batches; the draft of `trainer` is spoilt by it."""
-    device = trainer.target.device
+    device = trainer.device
     batches = _largest(plan.batches)
     num_tokens, start = 0, time.monotonic()
     for number, batch in enumerate(batches):
@@ -161,14 +161,14 @@ class Examined:
     """What `--dry-run` finds with the target loaded."""
 
     answers: AnswersCheck
-    teacher: TeacherCheck
+    teacher: TeacherCheck | None
     trial: Trial
 
     def as_document(self) -> Mapping[str, Any]:
         """The examination as a JSON object."""
         return {
             "answers": self.answers.as_document(),
-            "teacher": asdict(self.teacher),
+            "teacher": self.teacher and asdict(self.teacher),
             "trial": asdict(self.trial),
         }
 
@@ -200,16 +200,16 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk, *, device
 
 
 def check_target(
-    target: Target, request: TrainRequest, plan: TrainPlan, talk: Talk
-) -> tuple[AnswersCheck, TeacherCheck]:
-    """Check that the target wrote the rows' answers, and that the teacher is the target.
+    teaching: Teaching, request: TrainRequest, plan: TrainPlan, talk: Talk
+) -> tuple[AnswersCheck, TeacherCheck | None]:
+    """Check that the target wrote the rows' answers, and, where it is in this process, that the teacher is the target.
 
     Raises:
         TeacherWrong: the recomputed logits differ from the model's.
     """
-    teacher = check_teacher(target, plan.rows)
-    talk.line(str(teacher))
-    answers = check_answers(target, plan.rows, talk)
+    if (teacher := check_teacher(teaching, plan.rows)) is not None:
+        talk.line(str(teacher))
+    answers = check_answers(teaching, plan.rows, talk)
     talk.line(str(answers))
     if answers.is_foreign:
         talk.note(
@@ -221,10 +221,10 @@ def check_target(
 
 def examine(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: Talk) -> Examined:
     """Load the target, check answers and teacher, and time a few steps; writes nothing."""
-    target = Target.load(request.target, request.placement())
-    answers, teacher = check_target(target, request, plan, talk)
-    draft = starting_draft(request, config, plan, target, talk)
-    trainer = Trainer(draft, target, config, lr=plan.resolved.lr, num_steps=len(plan.batches))
+    teaching = Teaching.load(request.target, request.placement(), config)
+    answers, teacher = check_target(teaching, request, plan, talk)
+    draft = starting_draft(request, config, plan, teaching.parts, talk)
+    trainer = Trainer(draft, teaching, config, lr=plan.resolved.lr, num_steps=len(plan.batches))
     say_reference(plan, trainer, talk)
     say_first_step(talk)
     trial = try_steps(trainer, plan)
@@ -239,7 +239,7 @@ def say_time(plan: TrainPlan, trainer: Trainer, talk: Talk) -> None:
         return
     typical = sorted(plan.batches, key=lambda batch: batch.num_tokens)[len(plan.batches) // 2]
     rows = [plan.rows[row] for row in typical.rows]
-    is_cuda = trainer.target.device.type == "cuda"
+    is_cuda = trainer.device.type == "cuda"
     if is_cuda:  # kernels are compiled, and memory is allocated
         talk.line("time: measuring a step (kernels are compiled first)")
         for _ in range(2):

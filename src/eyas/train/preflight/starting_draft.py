@@ -5,7 +5,7 @@ import torch
 from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
-from eyas.models.target import Target
+from eyas.models.target import FrozenParts
 from eyas.talk import Talk
 from eyas.train.config import TrainConfig
 from eyas.train.preflight.train_plan import TrainPlan
@@ -16,14 +16,14 @@ _INIT_STD = 0.02
 
 
 def starting_draft(
-    request: TrainRequest, config: TrainConfig, plan: TrainPlan, target: Target, talk: Talk
+    request: TrainRequest, config: TrainConfig, plan: TrainPlan, teacher: FrozenParts, talk: Talk
 ) -> Eagle3Draft:
-    """The draft in fp32 on the target's device, in training mode; the same on every rank."""
-    embedding, head = target.parts.embedding, target.parts.head
+    """The draft in fp32 on the teacher's device, in training mode; the same on every rank."""
+    embedding, head = teacher.embedding, teacher.head
     if request.init_from is not None:
         draft = load_draft(
             request.init_from,
-            Placement(torch.float32, target.device),
+            Placement(torch.float32, teacher.device),
             target_spec=plan.target,
             target_embedding=embedding,
             target_head=head,
@@ -31,14 +31,14 @@ def starting_draft(
         )
         return freeze(draft, config).train()
     assert plan.vocabulary is not None, "a new draft has a new vocabulary"
-    draft = Eagle3Draft(plan.spec, target_embedding=embedding, target_head=head).to(target.device)
-    draft.set_vocab_map(torch.tensor(plan.vocabulary.ids, device=target.device))
-    initialise(draft, target, config.seed)
+    draft = Eagle3Draft(plan.spec, target_embedding=embedding, target_head=head).to(teacher.device)
+    draft.set_vocab_map(torch.tensor(plan.vocabulary.ids, device=teacher.device))
+    initialise(draft, teacher, config.seed)
     return freeze(draft, config).train()
 
 
 @torch.no_grad()
-def initialise(draft: Eagle3Draft, target: Target, seed: int) -> None:
+def initialise(draft: Eagle3Draft, teacher: FrozenParts, seed: int) -> None:
     """Fill a new draft in place: normal weights, norms of one; its own head and embedding from the target's rows.
 
     The head keeps the directions of the target's and is scaled down to the spread of the other weights: at full size it
@@ -49,10 +49,10 @@ def initialise(draft: Eagle3Draft, target: Target, seed: int) -> None:
         if parameter.ndim >= 2:
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * _INIT_STD)
     if draft.embed_tokens is not None:
-        draft.embed_tokens.weight.copy_(target.parts.embedding.to(draft.embed_tokens.weight.dtype))
+        draft.embed_tokens.weight.copy_(teacher.embedding.to(draft.embed_tokens.weight.dtype))
     if draft.lm_head is not None:
-        offered = draft.to_target_ids(torch.arange(draft.spec.draft_vocab_size, device=target.device))
-        rows = target.parts.head[offered].to(draft.lm_head.weight.dtype)
+        offered = draft.to_target_ids(torch.arange(draft.spec.draft_vocab_size, device=teacher.device))
+        rows = teacher.head[offered].to(draft.lm_head.weight.dtype)
         draft.lm_head.weight.copy_(rows * (_INIT_STD / rows.std()))
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from eyas.data.text.tokenise import TokenRow
 from eyas.errors import EyasError
-from eyas.models.target import Target
+from eyas.models.states import states_of_row
 from eyas.talk import Silent, Talk
+from eyas.train.optimise.teaching import Teaching
 
 # nats by which foreign text exceeds the target's own entropy; a target's own text, sampled at T = 1, exceeds it by 0.
 _FOREIGN = 0.5
@@ -82,7 +83,7 @@ class _RowSequence(Protocol):
 
 @torch.no_grad()
 def check_answers(
-    target: Target, rows: _RowSequence, talk: Talk | None = None, *, most_tokens: int | None = None
+    teaching: Teaching, rows: _RowSequence, talk: Talk | None = None, *, most_tokens: int | None = None
 ) -> AnswersCheck:
     """Check rows spread over the whole set, up to `most_tokens` tokens, prompts included.
 
@@ -90,13 +91,13 @@ def check_answers(
         rows: in the order of their files; at least one is checked.
         most_tokens: None for 1024, or 16384 on a GPU.
     """
-    most_tokens = most_tokens or _MOST_TOKENS["cuda" if target.device.type == "cuda" else "cpu"]
+    most_tokens = most_tokens or _MOST_TOKENS["cuda" if teaching.parts.device.type == "cuda" else "cpu"]
     num_foreign, found, chosen = 0, list[Tensor](), _chosen(rows, most_tokens)
     num_tokens = sum(len(row.token_ids) for row in chosen)
     with (talk or Silent()).progress("checking the answers", num_tokens, "tokens") as bar:
         for row in chosen:
             if row.num_supervised > 0:
-                figures = _figures(target, row)
+                figures = _figures(teaching, row)
                 found.append(figures)
                 num_foreign += len(figures) if _is_foreign_alone(figures) else 0
             bar.advance(len(row.token_ids))
@@ -119,14 +120,15 @@ def _chosen(rows: _RowSequence, most_tokens: int) -> list[TokenRow]:
     return chosen
 
 
-def _figures(target: Target, row: TokenRow) -> Tensor:
+def _figures(teaching: Teaching, row: TokenRow) -> Tensor:
     """[M, 3] fp64 on the CPU: negative log-likelihood, entropy and "is the first choice" of each supervised token."""
-    ids = torch.tensor([row.token_ids], device=target.device)
-    supervised = torch.tensor(row.is_supervised, device=target.device)[1:]
-    states = target.forward(ids).last[0, :-1][supervised]
-    said, parts = ids[0, 1:][supervised], list[Tensor]()
+    teacher = teaching.parts
+    ids = torch.tensor(row.token_ids, device=teacher.device)
+    supervised = torch.tensor(row.is_supervised, device=teacher.device)[1:]
+    states = states_of_row(teaching.reference, row.number, row.token_ids, ()).last[:-1][supervised]
+    said, parts = ids[1:][supervised], list[Tensor]()
     for begin in range(0, len(said), 256):
-        log_probs = target.logits(states[begin : begin + 256]).float().log_softmax(-1)
+        log_probs = teacher.logits(states[begin : begin + 256]).float().log_softmax(-1)
         part = said[begin : begin + 256]
         nll = -log_probs.gather(-1, part[:, None])[:, 0]
         entropy = -(log_probs.exp() * log_probs).sum(-1)
@@ -180,15 +182,18 @@ class TeacherCheck:
 
 
 @torch.no_grad()
-def check_teacher(target: Target, rows: Iterable[TokenRow], *, most_tokens: int = 256) -> TeacherCheck:
-    """Compare over the first row, cut to `most_tokens`.
+def check_teacher(teaching: Teaching, rows: Iterable[TokenRow], *, most_tokens: int = 256) -> TeacherCheck | None:
+    """Compare over the first row, cut to `most_tokens`; None where the target is not in this process.
 
     Raises:
         TeacherWrong: too few first choices are the same: eyas does not know a norm, a scale or a cap of the model.
     """
-    ids = torch.tensor([next(iter(rows)).token_ids[:most_tokens]], device=target.device)
-    own = target.model(input_ids=ids).logits[0].float()
-    recomputed = target.logits(target.forward(ids).last)[0].float()
+    if teaching.own_logits is None:
+        return None
+    row = next(iter(rows)).cut(most_tokens)
+    own = teaching.own_logits(row.token_ids).float()
+    last = states_of_row(teaching.reference, row.number, row.token_ids, ()).last
+    recomputed = teaching.parts.logits(last).float()
     check = TeacherCheck(
         num_tokens=len(own),
         same_argmax=float((own.argmax(-1) == recomputed.argmax(-1)).float().mean()),
@@ -197,7 +202,7 @@ def check_teacher(target: Target, rows: Iterable[TokenRow], *, most_tokens: int 
     if check.same_argmax < _SAME_ENOUGH:
         raise TeacherWrong(
             "the recomputed logits are not the target's",
-            type(target.model).__name__,
+            teaching.parts.name,
             str(check),
             "report the model class: between its last norm and its logits it does something that eyas does not know",
         )

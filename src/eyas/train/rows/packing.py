@@ -5,7 +5,7 @@ Shapes: R rows, T positions (padding at the end included), K unrolled steps, N t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ _RUN_SHARE = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A micro-batch.
+    """A micro-batch; a `RowLayout`.
 
     Attributes:
         ids: [T + K] token ids; the K after T are 0, so that shifted reads stay inside.
@@ -34,6 +34,7 @@ class Packed:
             does not reach that far back.
         is_target: [K, N] whether it does.
         num_tokens: of the rows, without padding.
+        numbers: of the R rows in the data; () where the lengths of single rows are not known.
     """
 
     ids: Tensor
@@ -44,6 +45,7 @@ class Packed:
     picks: Tensor
     is_target: Tensor
     num_tokens: int
+    numbers: tuple[int, ...] = ()
 
     @property
     def length(self) -> int:
@@ -92,7 +94,8 @@ def pack(rows: Sequence[TokenRow], num_steps: int, device: torch.device, multipl
     uploaded = upload(index_lists(rows, num_steps, least), device)
     lengths = [len(row.token_ids) for row in rows]
     num_tokens = sum(lengths)
-    return unpack(uploaded, num_steps, least, (*lengths, least.length - num_tokens), num_tokens)
+    packed = unpack(uploaded, num_steps, least, (*lengths, least.length - num_tokens), num_tokens)
+    return replace(packed, numbers=tuple(row.number for row in rows))
 
 
 def least_shape(rows: Sequence[TokenRow], multiple: int) -> PackedShape:
@@ -186,36 +189,6 @@ def even_micro_batches(rows: Sequence[TokenRow], most_tokens: int) -> list[list[
         parts.append(ordered[begins[end] : end])
         end = begins[end]
     return parts[::-1]
-
-
-def to_padded(packed: Packed, x: Tensor) -> Tensor:
-    """[R, longest, ...] of [T, ...]: rows side by side, right-padded with what follows them; the padding at the end is
-    left out."""
-    return x[_grid(packed)]
-
-
-def from_padded(packed: Packed, x: Tensor) -> Tensor:
-    """[T, ...] of [R, longest, ...]; zeros in the padding at the end."""
-    longest = x.shape[1]
-    row = torch.repeat_interleave(
-        torch.arange(len(packed.lengths), device=x.device),
-        torch.tensor(packed.lengths, device=x.device),
-        output_size=packed.length,
-    )
-    flat = (row * longest + packed.positions).clamp(max=x.shape[0] * longest - 1)
-    picked = x.flatten(0, 1)[flat]
-    is_padding = torch.arange(packed.length, device=x.device) >= packed.num_tokens
-    return picked.masked_fill(is_padding.view(-1, *[1] * (picked.ndim - 1)), 0)
-
-
-def _grid(packed: Packed) -> Tensor:
-    """[R, longest] positions; beyond a row's end the last position of all (padding)."""
-    lengths = packed.lengths[:-1]
-    device = packed.positions.device
-    begins = packed.starts[: len(lengths)].long()[:, None]
-    index = torch.arange(max(lengths), device=device)[None, :]
-    is_in = index < torch.tensor(lengths, device=device)[:, None]
-    return torch.where(is_in, begins + index, packed.length - 1)
 
 
 def upload(values: np.ndarray, device: torch.device) -> Tensor:

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from eyas.models.draft import Eagle3Draft
-from eyas.models.target import Target
+from eyas.models.states import StateSource
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay_states
-from eyas.replay.states import KeptStates, LiveStates
+from eyas.replay.states import KeptStates, SomeRows
 from eyas.talk import Silent
 from eyas.train.optimise.ranks import Ranks
 
@@ -42,18 +42,22 @@ class HeldOutReplay:
     """Replays the held-out rows with the draft as it would be written now.
 
     Args:
-        target: frozen.
+        states: of the target over these rows.
+        dtype: that the target computed them in.
         rows: all rows; each rank replays its share.
         num_draft_tokens: K.
         ranks: all call `measure` together.
     """
 
-    def __init__(self, target: Target, rows: Sequence[EvalRow], num_draft_tokens: int, ranks: Ranks) -> None:
+    def __init__(
+        self, states: StateSource, dtype: torch.dtype, rows: Sequence[EvalRow], num_draft_tokens: int, ranks: Ranks
+    ) -> None:
         lengths = [len(row.prompt_ids) + len(row.response_ids) for row in rows]
-        self._mine = [rows[i] for i in ranks.share(lengths)]
-        self._states = KeptStates(LiveStates(target))
+        numbers = ranks.share(lengths)
+        self._mine = [rows[i] for i in numbers]
+        self._states = KeptStates(SomeRows(states, numbers))
         self._num_draft_tokens, self._ranks = num_draft_tokens, ranks
-        self._is_half = target.parts.embedding.dtype == torch.bfloat16
+        self._is_half = dtype == torch.bfloat16
 
     def measure(self, draft: Eagle3Draft) -> Figures:
         """The figures over all rows, on every rank."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
+from eyas.models.states import states_of_row
 from eyas.records.checkpoint import CheckpointState
 from eyas.talk import Talk
 from eyas.train.optimise.trainer import Trainer
@@ -92,7 +93,7 @@ def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Wat
         first = keep.state.step
         talk.line(f"resuming after step {first} of {len(plan.batches)} (kept in {keep.folder})")
     say_first_step(talk)
-    speedometer = Speedometer.of(trainer.target.device, plan.costs.flop_per_token, trainer.ranks.size)
+    speedometer = Speedometer.of(trainer.device, plan.costs.flop_per_token, trainer.ranks.size)
     with keep.listen() as is_asked, talk.progress("train", plan.num_tokens, "tokens") as bar:
         journal = MetricsJournal(outcome.records, speedometer, watch.sinks, bar, trainer.data_wait)
         _Run(trainer, plan, keep, watch, journal, outcome, is_asked).go(first)
@@ -210,8 +211,7 @@ def find_not_finite(trainer: Trainer, rows: Sequence[TokenRow]) -> str:
         return f"weights of the draft are not finite: {', '.join(bad[:4])}"
     boundaries = trainer.draft.spec.aux_boundaries or ()
     for number, row in enumerate(rows[:_MOST_ROWS]):
-        ids = torch.tensor([row.token_ids], device=trainer.target.device)
-        states = trainer.target.forward(ids, boundaries)
+        states = states_of_row(trainer.teaching.states, row.number, row.token_ids, boundaries)
         where = f"row {number + 1} of the step's {len(rows)} ({len(row.token_ids)} tokens)"
         for boundary, state in zip(boundaries, states.aux.chunk(max(1, len(boundaries)), -1), strict=True):
             if not _is_finite(state):

@@ -22,7 +22,6 @@ from eyas.models.draft import Eagle3Draft
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import Placement
 from eyas.models.save_draft import save_draft
-from eyas.models.target import Target
 from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.atomic import atomic_folder
@@ -33,6 +32,7 @@ from eyas.talk import Talk
 from eyas.train.config import TrainConfig
 from eyas.train.optimise.ranks import SOLO, RankPlace, Ranks, joined
 from eyas.train.optimise.sharding import Shards
+from eyas.train.optimise.teaching import Teaching
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.examine import check_target, say_reference, say_time
 from eyas.train.preflight.starting_draft import starting_draft
@@ -135,14 +135,14 @@ def _train(
     talk: Talk,
 ) -> Trained:
     talk.line(f"loading the target {request.target.name} ({placement.dtype}, {placement.device})".replace("torch.", ""))
-    target = Target.load(request.target, placement)
-    draft = starting_draft(request, config, plan, target, talk)
+    teaching = Teaching.load(request.target, placement, config)
+    draft = starting_draft(request, config, plan, teaching.parts, talk)
     if request.init_only:
         if ranks.is_first:
             write_draft(request.out, request, config, plan, draft, [])
         return Trained(plan=plan, metrics=[], out=request.out)
     if keep.state is None:
-        check_target(target, request, plan, talk)
+        check_target(teaching, request, plan, talk)
     shards = None
     if request.shard and ranks.size > 1:
         shards = Shards(draft, ranks.size, placement.device)
@@ -150,13 +150,13 @@ def _train(
         talk.note("--shard has no effect on one process")
     trainer = Trainer(
         draft,
-        target,
+        teaching,
         config,
         lr=plan.resolved.lr,
         num_steps=len(plan.batches),
         ranks=ranks,
         shards=shards,
-        record=_recorder(config, plan, target) if ranks.size == 1 else None,
+        record=_recorder(config, plan, placement.device) if ranks.size == 1 else None,
     )
     if trainer.is_captured:
         talk.line("steps are recorded as CUDA graphs, one for each shape of a micro-batch (--unroll eager: without)")
@@ -170,7 +170,7 @@ def _train(
         if ranks.is_first:
             draft = trainer.draft_to_write()
             kept = take_best(outcome, draft) if config.keep == "best" else None
-            replay = None if plan.held_out is None else partial(_replay_file, config, plan, target, notes)
+            replay = None if plan.held_out is None else partial(_replay_file, config, plan, teaching, notes)
             written = write_draft(request.out, request, config, plan, draft, outcome.records, kept, replay=replay)
             shutil.rmtree(keep.folder, ignore_errors=True)
     for note in notes:
@@ -186,30 +186,37 @@ def _train(
     )
 
 
-def _recorder(config: TrainConfig, plan: TrainPlan, target: Target) -> Recorder | None:
+def _recorder(config: TrainConfig, plan: TrainPlan, device: torch.device) -> Recorder | None:
     """CUDA graphs where a micro-batch is computed faster than it is launched; None elsewhere."""
-    tokens = min(config.micro_batch_on(target.device.type), plan.resolved.batch_tokens)
+    tokens = min(config.micro_batch_on(device.type), plan.resolved.batch_tokens)
     is_small = tokens * plan.costs.flop_per_token < _MOST_CAPTURED_FLOP
-    is_wanted = config.unroll == "fused" and target.device.type == "cuda" and is_small
-    return CudaGraphs(target.device) if is_wanted else None
+    is_wanted = config.unroll == "fused" and device.type == "cuda" and is_small
+    return CudaGraphs(device) if is_wanted else None
 
 
-def _replay_file(config: TrainConfig, plan: TrainPlan, target: Target, notes: list[str], folder: Path) -> Figures:
+def _replay_file(config: TrainConfig, plan: TrainPlan, teaching: Teaching, notes: list[str], folder: Path) -> Figures:
     """Replay the draft in `folder`, loaded from its file; adds to `notes` if nothing is accepted."""
     assert plan.held_out is not None, "asked only with held-out rows"
-    placement = Placement(target.parts.embedding.dtype, target.device)
+    teacher = teaching.parts
     draft = load_draft(
         folder,
-        placement,
+        Placement(teacher.dtype, teacher.device),
         target_spec=plan.target,
-        target_embedding=target.parts.embedding,
-        target_head=target.parts.head,
+        target_embedding=teacher.embedding,
+        target_head=teacher.head,
     )
-    figures = HeldOutReplay(target, plan.held_out.rows, config.held_out_draft_tokens, SOLO).measure(draft)
+    figures = _held_out_replay(config, plan, teaching, SOLO).measure(draft)
     if is_nothing_accepted(figures):
         causes = f"too few training tokens ({plan.num_tokens}), or answers that this target did not write"
         notes.append(nothing_accepted(figures, causes))
     return figures
+
+
+def _held_out_replay(config: TrainConfig, plan: TrainPlan, teaching: Teaching, ranks: Ranks) -> HeldOutReplay:
+    assert plan.held_out is not None, "asked only with held-out rows"
+    assert teaching.held_out is not None, "held-out rows have states"
+    rows, depth = plan.held_out.rows, config.held_out_draft_tokens
+    return HeldOutReplay(teaching.held_out, teaching.parts.dtype, rows, depth, ranks)
 
 
 def _run(
@@ -219,7 +226,7 @@ def _run(
     is_first = trainer.ranks.is_first
     held_out = None
     if plan.held_out is not None:
-        held_out = HeldOutReplay(trainer.target, plan.held_out.rows, config.held_out_draft_tokens, trainer.ranks)
+        held_out = _held_out_replay(config, plan, trainer.teaching, trainer.ranks)
     known = {} if keep.state is None else keep.state.wandb_runs
     about = plan.as_document()
     sinks = open_sinks(request.tensorboard, request.wandb, request.out.name, about, known) if is_first else []
@@ -227,7 +234,7 @@ def _run(
         held_out=held_out,
         eval_every=plan.eval_every,
         is_first_replayed=request.init_from is not None,
-        log_every=config.log_every or (10 if trainer.target.device.type == "cuda" else 1),
+        log_every=config.log_every or (10 if trainer.device.type == "cuda" else 1),
         sinks=sinks,
         wandb_runs={**known, **{project: run_id for sink in sinks for project, run_id in sink.runs().items()}},
     )

@@ -141,7 +141,7 @@ def save_checkpoint(
         return
     with atomic_folder(folder, replace=True) as aside:
         tensors = {f"best.{name}": tensor for name, tensor in (best or {}).items()}
-        tensors |= {f"rng.{name}": tensor for name, tensor in _rng_states(trainer.target.device).items()}
+        tensors |= {f"rng.{name}": tensor for name, tensor in _rng_states(trainer.device).items()}
         if shards is None:
             tensors |= {key: tensor.cpu().contiguous() for key, tensor in state_tensors(trainer).items()}
         else:
@@ -291,7 +291,7 @@ def restore(folder: Path, trainer: Trainer, state: CheckpointState) -> Restored:
         metrics = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
         _require_steps(metrics, state.step)
         put_state_tensors(trainer, _state_tensors_in(folder, trainer, tensors), state.step)
-        _set_rng_states(_under("rng.", tensors), trainer.target.device)
+        _set_rng_states(_under("rng.", tensors), trainer.device)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError, RuntimeError) as error:
         raise _damaged(folder, error) from error
     return Restored(metrics=metrics, best=_under("best.", tensors) or None)

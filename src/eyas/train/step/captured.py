@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from eyas.data.text.tokenise import TokenRow
+from eyas.models.states import StateSource
 from eyas.train.rows.packing import GPU_MULTIPLE, Packed, PackedShape, index_lists, least_shape, unpack, upload
-from eyas.train.step.packed_target import LlamaStates, PackedTarget
+from eyas.train.step.packed_target import LlamaStates
 from eyas.train.step.unroll import FusedUnroll, Unroll
 
 # Records work, which is done once meanwhile, and gives what does it again.
@@ -147,10 +148,10 @@ class CapturedMicroBatches:
         self.figures += self._add_packed(packed, self._step_weights)
 
 
-def why_not_captured(states: PackedTarget, unroll: Unroll, *, has_shards: bool) -> str | None:
+def why_not_captured(states: StateSource, unroll: Unroll, *, has_shards: bool) -> str | None:
     """Why a micro-batch cannot be recorded; None where it can."""
     reasons = {
-        "the target is computed by transformers": not isinstance(states, LlamaStates),
+        "the target's states are not computed by the fused forward": not isinstance(states, LlamaStates),
         "the draft is computed by its modules": not isinstance(unroll, FusedUnroll),
         "the draft's own embedding is trained": isinstance(unroll, FusedUnroll) and unroll.trains_embedding,
         "the draft is sharded": has_shards,

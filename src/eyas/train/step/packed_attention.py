@@ -10,13 +10,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from eyas.train.rows.packing import Packed
+from eyas.models.states import RowLayout
 from eyas.train.step.row_ops import wide_of
 
 _FLASH_DTYPES = (torch.float16, torch.bfloat16)
 
 
-def attend_rows(query: Tensor, key: Tensor, value: Tensor, packed: Packed, scale: float) -> tuple[Tensor, Tensor]:
+def attend_rows(query: Tensor, key: Tensor, value: Tensor, packed: RowLayout, scale: float) -> tuple[Tensor, Tensor]:
     """Attention output [T, N, d] and log-sum-exp [N, T] fp32 (fp64 for fp64).
 
     Args:
@@ -39,7 +39,7 @@ def attend_rows(query: Tensor, key: Tensor, value: Tensor, packed: Packed, scale
 
 
 def attend_rows_backward(
-    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, packed: Packed, scale: float
+    grad: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, packed: RowLayout, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value.
 
@@ -67,7 +67,7 @@ def _has_flash(query: Tensor) -> bool:
     return query.device.type == "cuda" and query.dtype in _FLASH_DTYPES and query.shape[-1] % 8 == 0
 
 
-def _slices(packed: Packed) -> list[slice]:
+def _slices(packed: RowLayout) -> list[slice]:
     return [slice(begin, end) for begin, end in pairwise(packed.starts.tolist()) if begin < end]
 
 

@@ -4,34 +4,19 @@ Shapes: T positions, H hidden, Ht = H, A aux boundaries.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.engine.llama.llama_weights import BlockWeights, LlamaWeights, fuse_llama, why_not_fast
-from eyas.models.states import States
-from eyas.models.target import Target
-from eyas.train.rows.packing import Packed, from_padded, to_padded
+from eyas.models.states import RowLayout, States, StateSource
+from eyas.models.target import LiveStates, Target
 from eyas.train.step.packed_attention import attend_rows
 from eyas.train.step.row_ops import Angles, HeadCounts, rows_for
 
 
-class PackedTarget(Protocol):
-    """Gives a target's states over packed rows.
-
-    Attributes:
-        pads: whether rows are padded to the longest of the micro-batch.
-    """
-
-    pads: bool
-
-    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> States:
-        """One pass; no gradients."""
-
-
-def packed_target(target: Target, most_tokens: int, *, is_fused: bool = True) -> PackedTarget:
+def live_states(target: Target, most_tokens: int, *, is_fused: bool = True) -> StateSource:
     """The fused forward where it can compute `target`, else transformers.
 
     The model's weights become views of the fused ones, so that none is held twice.
@@ -42,25 +27,7 @@ def packed_target(target: Target, most_tokens: int, *, is_fused: bool = True) ->
     """
     if is_fused and _is_plain_llama(target):
         return LlamaStates(fuse_in_place(target))
-    return PaddedStates(target, most_tokens)
-
-
-class PaddedStates:
-    """The reference path: transformers on rows side by side, padded on the right."""
-
-    pads = True
-
-    def __init__(self, target: Target, most_tokens: int) -> None:
-        self._target, self._most_tokens = target, most_tokens
-
-    @torch.no_grad()
-    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> States:
-        """See `PackedTarget`."""
-        ids = to_padded(packed, packed.ids)
-        at_once = max(1, self._most_tokens // ids.shape[1])
-        parts = [self._target.forward(part, aux_boundaries) for part in torch.split(ids, at_once)]
-        aux, last = torch.cat([p.aux for p in parts]), torch.cat([p.last for p in parts])
-        return States(aux=from_padded(packed, aux), last=from_padded(packed, last))
+    return LiveStates(target, most_tokens)
 
 
 class LlamaStates:
@@ -74,26 +41,36 @@ class LlamaStates:
         self._heads = HeadCounts(num_query=shape.num_heads, num_kv=shape.num_kv_heads, width=shape.head_dim)
         self._tables: list[Angles] = []  # a recorded step reads the one that it was recorded with
 
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the target's embedding."""
+        return len(self._weights.embedding)
+
+    @property
+    def device(self) -> torch.device:
+        """The target's."""
+        return self._weights.embedding.device
+
     @torch.no_grad()
-    def __call__(self, packed: Packed, aux_boundaries: Sequence[int]) -> States:
-        """See `PackedTarget`."""
+    def __call__(self, rows: RowLayout, boundaries: Sequence[int]) -> States:
+        """See `StateSource`."""
         weights = self._weights
-        state = F.embedding(packed.ids[: packed.length], weights.embedding)
-        rows, eps = rows_for(state), weights.shape.eps
-        aux = state.new_empty(packed.length, len(aux_boundaries), state.shape[1])
+        state = F.embedding(rows.ids[: rows.length], weights.embedding)
+        ops, eps = rows_for(state), weights.shape.eps
+        aux = state.new_empty(rows.length, len(boundaries), state.shape[1])
         change: Tensor | None = None
         for depth, block in enumerate((*weights.blocks, None)):
             norm = weights.norm if block is None else block.input_norm
             assert norm is not None, "a target's blocks have an input norm"
-            state, normed = rows.norm(state if change is None else change, None if change is None else state, norm, eps)
-            for place, boundary in enumerate(aux_boundaries):
+            state, normed = ops.norm(state if change is None else change, None if change is None else state, norm, eps)
+            for place, boundary in enumerate(boundaries):
                 if boundary == depth:
                     aux[:, place] = state
             if block is not None:
-                state, change = self._block(block, state, normed, packed)
+                state, change = self._block(block, state, normed, rows)
         return States(aux=aux.flatten(1), last=normed)
 
-    def _block(self, block: BlockWeights, state: Tensor, normed: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
+    def _block(self, block: BlockWeights, state: Tensor, normed: Tensor, packed: RowLayout) -> tuple[Tensor, Tensor]:
         """The state after attention, and what the MLP adds to it."""
         rows, heads = rows_for(state), self._heads
         qkv = F.linear(normed, block.qkv, block.qkv_bias)
@@ -113,7 +90,7 @@ class LlamaStates:
         query, key = F.rms_norm(query, q_norm.shape, q_norm, eps), F.rms_norm(key, k_norm.shape, k_norm, eps)
         return torch.cat((query, key, value), 1).flatten(1)
 
-    def _table(self, packed: Packed) -> Angles:
+    def _table(self, packed: RowLayout) -> Angles:
         weights, longest = self._weights, packed.longest
         if not self._tables or len(self._tables[-1].cos) < longest:
             table = angle_table(weights.inverse_frequencies, weights.rope_scale, longest, packed.positions.device)

@@ -8,9 +8,9 @@ from torch import Tensor
 from eyas.data.text.tokenise import TokenRow
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
-from eyas.models.target.target import Target
+from eyas.models.states import StateSource
 from eyas.train.rows.packing import Packed, pack
-from eyas.train.step.packed_target import LlamaStates, PackedTarget, PaddedStates
+from eyas.train.step.packed_target import LlamaStates
 from eyas.train.step.unroll import FusedUnroll, ModuleUnroll, Unroll, why_not_fused
 
 _MOST_TOKENS = 64
@@ -27,14 +27,16 @@ class FusedStepDiffers(EyasError):
 
 
 def require_reference(
-    draft: Eagle3Draft, target: Target, states: PackedTarget, row: TokenRow, num_steps: int
+    draft: Eagle3Draft, states: StateSource, row: TokenRow, num_steps: int, plain: StateSource | None = None
 ) -> float | None:
     """Compare the target's states, the draft's states and the draft's gradients on the first tokens of `row`.
 
     Args:
         draft: whole.
-        states: how training computes the target's states.
+        states: how training gets the target's states.
+        row: one of the rows that `states` knows.
         num_steps: K.
+        plain: the target through transformers, which `states` is compared with; None where the target is not here.
 
     Returns:
         The largest relative difference; None where training runs the modules themselves.
@@ -43,15 +45,14 @@ def require_reference(
         FusedStepDiffers: it is larger than rounding explains.
     """
     ids = row.token_ids[:_MOST_TOKENS]
-    packed = pack([TokenRow(ids, (True,) * len(ids))], num_steps, target.device)
-    boundaries = draft.spec.aux_boundaries or ()
-    modules_states, differences = PaddedStates(target, len(ids)), list[float]()
-    wanted = modules_states(packed, boundaries)
-    if isinstance(states, LlamaStates):
+    packed = pack([TokenRow(ids, (True,) * len(ids), row.number)], num_steps, states.device)
+    boundaries, differences = draft.spec.aux_boundaries or (), list[float]()
+    wanted = (plain or states)(packed, boundaries)
+    if plain is not None and isinstance(states, LlamaStates):
         # Layer by layer, rounding of halves grows beyond telling; one layer is told from another function at once.
         is_half = wanted.last.dtype in (torch.float16, torch.bfloat16)
         compared = (1,) if is_half else boundaries
-        found, own = states(packed, compared), modules_states(packed, compared)
+        found, own = states(packed, compared), plain(packed, compared)
         num = packed.num_tokens  # padding has no right states
         pairs = [("the target's aux states", found.aux[:num], own.aux[:num])]
         if not is_half:

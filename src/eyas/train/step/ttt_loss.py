@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from eyas.models.states import States
-from eyas.models.target import Target
+from eyas.models.target import FrozenParts
 from eyas.train.config import LossName
 from eyas.train.rows.packing import Packed
 from eyas.train.step.compute_weights import ComputeWeight
@@ -116,7 +116,7 @@ def head_loss(
     weights: Tensor,
     head: ComputeWeight,
     *,
-    target: Target,
+    teacher: FrozenParts,
     vocabulary: DraftVocabulary,
     loss: LossName,
     ops: DistributionOps,
@@ -133,18 +133,18 @@ def head_loss(
     num_steps, num, width = states.shape
     grad_states = torch.empty_like(states)
     losses, drafted, argmax_draft = [], [], []
-    chunk = chunk_size(num_steps, target.vocab_size, len(head.value), states.device)
+    chunk = chunk_size(num_steps, teacher.vocab_size, len(head.value), states.device)
     for begin in range(0, num, chunk):
         part = slice(begin, begin + chunk)
-        teacher = ops.reduce(target.logits(last[part]), vocabulary)
+        taught = ops.reduce(teacher.logits(last[part]), vocabulary)
         chosen = states[:, part].reshape(-1, width)
-        part_weights = torch.where(teacher.argmax_draft >= 0, weights[:, part], 0.0).flatten()
-        found = ops.losses(F.linear(chosen, head.value), teacher, part_weights, loss)
+        part_weights = torch.where(taught.argmax_draft >= 0, weights[:, part], 0.0).flatten()
+        found = ops.losses(F.linear(chosen, head.value), taught, part_weights, loss)
         grad_states[:, part] = (found.grad @ head.value).view(num_steps, -1, width)
         head.add_gradient(found.grad, chosen)
         losses.append(found.losses.view(num_steps, -1))
         drafted.append(found.drafted.view(num_steps, -1))
-        argmax_draft.append(teacher.argmax_draft)
+        argmax_draft.append(taught.argmax_draft)
     return HeadLoss(
         losses=torch.cat(losses, 1),
         drafted=torch.cat(drafted, 1),
@@ -200,7 +200,7 @@ def ttt_backward(
     loss: LossName,
     step_weights: Tensor,
     *,
-    target: Target,
+    teacher: FrozenParts,
     vocabulary: DraftVocabulary,
     ops: DistributionOps,
     clock: PhaseClock = no_clock,
@@ -219,7 +219,7 @@ def ttt_backward(
             states.last.index_select(0, packed.teachers),
             weights,
             unroll.head,
-            target=target,
+            teacher=teacher,
             vocabulary=vocabulary,
             loss=loss,
             ops=ops,

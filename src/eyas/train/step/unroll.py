@@ -17,7 +17,8 @@ from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.models.draft import Eagle3Draft
 from eyas.models.draft_layer import DraftLayer
 from eyas.models.rope import inverse_frequencies
-from eyas.train.rows.packing import Packed, from_padded, to_padded
+from eyas.models.states import from_padded, to_padded
+from eyas.train.rows.packing import Packed
 from eyas.train.step.compute_weights import ComputeWeight, linear, swiglu_linear
 from eyas.train.step.packed_target import angle_table
 from eyas.train.step.row_gradients import UnrolledAttention, add_rms_norm, pick_rows, rms_norm, rope_split
