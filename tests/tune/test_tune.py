@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from eyas.cli.app import main
 from eyas.decode.accept_length import Acceptance
 from eyas.models.save_draft import save_draft
-from eyas.models.target import Target
+from eyas.models.target import LiveStates, Target
 from eyas.records.eval_rows import EvalRow, write_eval_rows
 from eyas.replay.replay import replay_depths, replay_states
-from eyas.replay.states import LiveStates
 from eyas.talk import Silent
 from eyas.tune.prediction import Costs, Setting, best, break_even, predict
 from eyas.tune.tune_config import TuneConfig, TuneConfigInvalid

@@ -16,13 +16,12 @@ from eyas.bench.processor_wait import is_busy, refused
 from eyas.decode.accept_length import Acceptance, pooled
 from eyas.engine.open_engine import open_engine
 from eyas.models.placement import Placement
-from eyas.models.target import Target
+from eyas.models.target import LiveStates, Target
 from eyas.records.bench_record import BatchArm, BenchRecord
 from eyas.records.eval_rows import EvalRow, require_rounds, write_eval_rows
 from eyas.replay.eval_config import ReplayConfig
 from eyas.replay.evaluate import load_for, prepare, rows_with_answers
 from eyas.replay.replay import replay_depths
-from eyas.replay.states import LiveStates
 from eyas.talk import Talk
 from eyas.tune.prediction import Costs, Setting, best, break_even, predict
 from eyas.tune.tune_config import TuneConfig
