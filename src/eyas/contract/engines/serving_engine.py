@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from eyas.client.server_api import ServerApi
+from eyas.contract.engines.capturing import Capturing
 from eyas.contract.engines.launching.known_flags import FlagTable
 from eyas.contract.engines.launching.recipe import DraftLaunch, EngineCommand, Launch, Recipe
 from eyas.contract.engines.loading.aux_states import AuxCapture
@@ -155,6 +156,7 @@ class ServingEngine(Protocol):
         loading: what becomes of a draft.
         launching: its command line, and what goes wrong with it.
         serving: its routes, counters and answers over HTTP.
+        capturing: how it hands over a target's states; None where eyas knows no way.
     """
 
     @property
@@ -169,6 +171,8 @@ class ServingEngine(Protocol):
     def launching(self) -> Launching: ...
     @property
     def serving(self) -> ServerApi: ...
+    @property
+    def capturing(self) -> Capturing | None: ...
 
 
 class EngineFolder:
@@ -199,4 +203,12 @@ class EngineFolder:
     def serving(self) -> ServerApi:
         """`SERVING` of its `serving.py`."""
         found: ServerApi = import_module(f"{self._package}.serving").SERVING
+        return found
+
+    @cached_property
+    def capturing(self) -> Capturing | None:
+        """`CAPTURING` of its `capturing.py`; None without one."""
+        if not (self.folder / "capturing.py").exists():
+            return None
+        found: Capturing = import_module(f"{self._package}.capturing").CAPTURING
         return found

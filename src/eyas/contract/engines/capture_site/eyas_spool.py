@@ -29,13 +29,13 @@ _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 class Piece(NamedTuple):
-    """`count` tokens of a row of `total`: from `start` in the pass, from `first` in the row."""
+    """`num` tokens of a row of `total`: from `start` in the pass, from `first` in the row."""
 
     name: str
     total: int
     first: int
     start: int
-    count: int
+    num: int
 
 
 @dataclass
@@ -113,12 +113,12 @@ class Spool:
             return None  # seen already; the engine computes it again for its own reasons
         if row is None or not piece.first:
             return None if row is not None and row.is_complete else self._begun(piece, parts)
-        if piece.first > row.expected or piece.first + piece.count > row.total:
+        if piece.first > row.expected or piece.first + piece.num > row.total:
             self._give_up(row)
-            end, at = piece.first + piece.count, f"{row.expected} of {row.total}"
+            end, at = piece.first + piece.num, f"{row.expected} of {row.total}"
             self.fail(row.name, f"tokens {piece.first} to {end} came where {at} were expected")
             return None
-        row.expected += piece.count
+        row.expected += piece.num
         return row
 
     def _begun(self, piece: Piece, parts: Sequence[Tensor]) -> _Row | None:
@@ -126,8 +126,8 @@ class Spool:
         num_bytes = piece.total * width * dtype.itemsize
         if piece.first:
             self.fail(piece.name, f"its first {piece.first} tokens came from a cache: switch the prefix cache off")
-        elif piece.count > piece.total:
-            self.fail(piece.name, f"{piece.count} tokens came for a row of {piece.total}")
+        elif piece.num > piece.total:
+            self.fail(piece.name, f"{piece.num} tokens came for a row of {piece.total}")
         elif num_bytes > self._limit // 2:
             self.fail(piece.name, f"its {num_bytes} bytes are more than half of the {self._limit} for waiting rows")
         else:
@@ -135,7 +135,7 @@ class Spool:
                 self._give_up(self._rows[piece.name])
             self._wait_for_room(num_bytes)
             about = _header(self._about, _DTYPES[dtype], piece.total, width, num_bytes)
-            row = _Row(name=piece.name, total=piece.total, num_bytes=num_bytes, about=about, expected=piece.count)
+            row = _Row(name=piece.name, total=piece.total, num_bytes=num_bytes, about=about, expected=piece.num)
             self._rows[piece.name] = row
             return row
         return None
@@ -235,7 +235,7 @@ def _header(about: Mapping[str, str], dtype: str, num_tokens: int, width: int, n
 
 
 def _copied(piece: Piece, parts: Sequence[Tensor], ids: Tensor) -> _Copied:
-    end = piece.start + piece.count
+    end = piece.start + piece.num
     slabs = []
     for at in range(piece.start, end, _SLAB):
         stop = min(at + _SLAB, end)
@@ -243,7 +243,7 @@ def _copied(piece: Piece, parts: Sequence[Tensor], ids: Tensor) -> _Copied:
     own = _to_host(ids[piece.start : end].to(torch.int32))
     event = None
     if parts[0].is_cuda:
-        event = torch.cuda.Event()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
     return _Copied(piece.first, slabs, own, event)
 

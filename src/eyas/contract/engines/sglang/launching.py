@@ -67,7 +67,7 @@ class SGLangLaunching:
             at = needed.index("--dtype")
             needed[at : at + 2] = []
         argv = [recipe.python, "-m", "sglang.launch_server", "--model-path", recipe.target, *named]
-        argv += ["--host", options.host, "--port", str(port), *_sizes(recipe), *needed]
+        argv += ["--host", options.host, "--port", str(port), *sizes(recipe), *needed]
         trust, trusted = trust_words(recipe)
         argv += trust
         if options.served_name:
@@ -142,7 +142,8 @@ def _draft_flags(draft: DraftLaunch) -> tuple[list[str], list[str], dict[str, st
     return named, needed, environment, notes
 
 
-def _sizes(recipe: Recipe) -> Iterator[str]:
+def sizes(recipe: Recipe) -> Iterator[str]:
+    """Flags of parallelism, lengths and quantisation, for any command."""
     options = recipe.options
     yield from ("--tp-size", str(options.tensor_parallel))
     if options.data_parallel > 1:

@@ -69,7 +69,7 @@ class VllmLaunching:
             argv = [recipe.python, "-m", "vllm.entrypoints.cli.main", "serve", "--headless"]
         else:
             argv = [recipe.python, "-m", "vllm.entrypoints.openai.api_server"]
-        flags = ["--model", recipe.target, _CONFIG, json.dumps({**theirs, **settings}), *_sizes(recipe, port)]
+        flags = ["--model", recipe.target, _CONFIG, json.dumps({**theirs, **settings}), *sizes(recipe, port)]
         trust, trusted = trust_words(recipe)
         flags += trust
         if _PER_REQUEST in recipe.known.names and _PER_REQUEST not in extra:
@@ -146,7 +146,8 @@ def _length_note(draft: DraftLaunch, length: int, asked: int) -> str:
     return f"context: past {length} tokens vLLM stops drafting (the draft's {kind} RoPE is not made longer)"
 
 
-def _sizes(recipe: Recipe, port: int) -> Iterator[str]:
+def sizes(recipe: Recipe, port: int) -> Iterator[str]:
+    """Flags of address, parallelism, lengths and quantisation, for any command."""
     options = recipe.options
     if options.node_rank == 0:
         yield from ("--host", options.host, "--port", str(port))

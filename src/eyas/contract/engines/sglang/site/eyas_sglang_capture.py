@@ -152,7 +152,7 @@ def _wrapped(original: Callable[..., Any], spool: Any, num_aux: int) -> Callable
             pieces = list(_pieces(logits_metadata))
             if pieces:
                 parts = _parts(aux_hidden_states, hidden_states, num_aux)
-                end = max(piece.start + piece.count for piece in pieces)
+                end = max(piece.start + piece.num for piece in pieces)
                 if min(len(input_ids), len(hidden_states)) < end:
                     raise CaptureRefused(f"{len(hidden_states)} states came for {end} tokens: they are split over GPUs")
                 spool.put(pieces, parts, input_ids)
