@@ -4,6 +4,7 @@ The module that runs inside the engine stands in the folder `site` of the engine
 in `capture_site`; `serve --capture` puts both on the engine's PYTHONPATH.
 """
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,3 +89,8 @@ def odd_options(recipe: Recipe, unwanted: Mapping[str, str]) -> Iterator[Diagnos
 def python_path(engine_folder: Path) -> tuple[str, ...]:
     """Folders for the engine's PYTHONPATH."""
     return str(engine_folder / "site"), str(SHARED_SITE)
+
+
+def spool_folders(port: int) -> tuple[Path, ...]:
+    """Where a server on this port of this machine puts its rows: in memory, or where that has no room on the disk."""
+    return tuple(Path(base) / f"eyas-capture-{port}" for base in ("/dev/shm", tempfile.gettempdir()))
