@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from eyas.contract.check.check import CheckReport
 from eyas.contract.engines.launching.serve_options import ServeOptions
 from eyas.contract.engines.registry import engine_named, parse_engine
 from eyas.diagnostic import Diagnostic
@@ -72,7 +71,6 @@ def plan_of(folder: Path, engine: str, *, key: str | None = None, forced: tuple[
         command=command,
         environment=environment,
         memory=memory,
-        report=CheckReport(findings=()),
         findings=forced,
         refused=(),
         overruled=forced,

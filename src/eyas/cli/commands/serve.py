@@ -1,7 +1,7 @@
 """`eyas serve`: parse, call, render. The flow itself is in `eyas.serve.launch.flow`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -20,6 +20,7 @@ from eyas.contract.engines.launching.serve_options import (
 )
 from eyas.contract.engines.registry import EngineName
 from eyas.errors import ExitCode
+from eyas.serve.launch.capture_plan import CaptureOptions, plan_capture
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest, plan_launch
 from eyas.serve.supervise.state_rules import Patience
@@ -96,16 +97,18 @@ class ServeFlow:
         )
 
 
-_OPTIONS, _FLOW = ServeOptions(), ServeFlow()
+_OPTIONS, _FLOW, _CAPTURE = ServeOptions(), ServeFlow(), CaptureOptions()
 
 
 def serve(
     *extra: Annotated[str, Parameter(allow_leading_hyphen=True)],
     engine: EngineName,
     target: TargetName,
-    draft: Path,
+    draft: Path | None = None,
+    capture: Annotated[bool, Parameter(negative="")] = False,
     print_only: Annotated[bool, Parameter(name="--print", negative="")] = False,
     options: Annotated[ServeOptions, Parameter(name="*")] = _OPTIONS,
+    capture_options: Annotated[CaptureOptions, Parameter(name="*")] = _CAPTURE,
     flow: Annotated[ServeFlow, Parameter(name="*")] = _FLOW,
     json: JsonFlag = False,
 ) -> int:
@@ -122,6 +125,8 @@ def serve(
         Which engine.
     draft
         Folder of the draft.
+    capture
+        Without a draft: hand over the target's states, for `eyas extract --from` and `eyas train --stream`.
     print_only
         Show the command and the environment (secrets redacted) and start nothing.
     """
@@ -133,12 +138,16 @@ def serve(
             "it plans without looking at what is installed; serve starts only what it has checked",
             "add --print, or leave it out",
         )
+    refuse_where(
+        ("--draft is missing (or --capture, to hand over states)", draft is None and not capture),
+        ("--capture hands over states in the place of a draft: not with --draft", draft is not None and capture),
+    )
     name, folder = _printed_target(target, talk) if print_only else _served_target(target, talk)
     request = LaunchRequest(
         engine=engine,
         target=name,
         target_folder=folder,
-        draft=draft.expanduser().resolve(),
+        draft=draft.expanduser().resolve() if draft else None,
         options=options,
         extra=extra,
         forced=flow.force,
@@ -147,17 +156,30 @@ def serve(
         engine_version=flow.engine_version,
         key_variable=_key_variable(flow.api_key_env),
     )
-    plan = plan_launch(request, caller=os.environ, cache=cache_folder(), talk=talk)
+
+    def planned(request: LaunchRequest, caller: Mapping[str, str]) -> LaunchPlan:
+        if capture:
+            return plan_capture(request, capture_options, caller=caller, cache=cache_folder(), talk=talk)
+        return plan_launch(request, caller=caller, cache=cache_folder(), talk=talk)
+
+    plan = planned(request, os.environ)
     if print_only:
         return emit(plan.as_document(), _plan_text(plan), json=json, exit_code=_verdict_of(plan))
     for note in (*plan.notes, *plan.command.notes):
         talk.note(note)
     if not plan.may_start:
         return emit(plan.as_document(), _refusal(plan), json=json, exit_code=int(ExitCode.FINDINGS))
-    return _run(plan, request, flow, talk, json=json)
+    return _run(plan, planned, flow, talk, json=json)
 
 
-def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Terminal, *, json: bool) -> int:
+def _run(
+    plan: LaunchPlan,
+    planned: Callable[[LaunchRequest, Mapping[str, str]], LaunchPlan],
+    flow: ServeFlow,
+    talk: Terminal,
+    *,
+    json: bool,
+) -> int:
     from eyas.cli.patient_view import PatientView
     from eyas.cli.server_view import server_view
     from eyas.serve.launch.flow import launch, launch_with_retries
@@ -168,12 +190,12 @@ def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Termin
     canary = CanaryOptions(
         min_rounds=flow.verdict_rounds,
         max_seconds=flow.verdict_seconds,
-        num_draft_tokens=request.options.num_draft_tokens,
+        num_draft_tokens=plan.request.options.num_draft_tokens,
     )
     settings = LaunchSettings(
         runs=flow.runs,
         cache=cache_folder(),
-        canary=canary if flow.verdict else None,
+        canary=canary if flow.verdict and plan.capture is None else None,
         expected=read_expected(flow.expect) if flow.expect else (),
         stop_after_verdict=flow.stop_after_verdict,
         patience=Patience(scale=flow.patience),
@@ -182,8 +204,8 @@ def _run(plan: LaunchPlan, request: LaunchRequest, flow: ServeFlow, talk: Termin
     )
 
     def replan(words: tuple[str, ...], variables: Mapping[str, str]) -> LaunchPlan:
-        changed = replace(request, extra=(*request.extra, *words))
-        return plan_launch(changed, caller={**os.environ, **variables}, cache=cache_folder(), talk=talk)
+        changed = replace(plan.request, extra=(*plan.request.extra, *words))
+        return planned(changed, {**os.environ, **variables})
 
     talk.line(_plan_text(plan))
     view = PatientView(server_view(talk, json=json))
@@ -213,7 +235,7 @@ def _outcome_lines(outcome: LaunchOutcome) -> list[str]:
 def _plan_text(plan: LaunchPlan) -> str:
     found = [str(f) for f in plan.findings if f.severity != "note"]
     lines = [
-        str(Counting.of(plan.request.options)),
+        *(str(Counting.of(plan.request.options)) for _ in range(1) if plan.capture is None),
         str(plan.memory),
         *(f"ledger: {plan.ledger}" for _ in range(1) if plan.ledger),
         *found,

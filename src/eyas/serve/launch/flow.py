@@ -24,6 +24,7 @@ from eyas.serve.facts.state import Experiment, Snapshot, Stall, StateName
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan
 from eyas.serve.launch.running_server import RunningServer
+from eyas.serve.launch.spool_folder import spool_folder
 from eyas.serve.launch.stop import Interrupts, StopOutcome, stop
 from eyas.serve.log.tables import spec_config_of
 from eyas.serve.look.engine_process import EngineProcess, start_process
@@ -61,6 +62,7 @@ def launch(
         PortBusy: the port is in use already.
         EngineNotStarted: the command cannot be executed.
         WriteFailed: the run folder cannot be written.
+        SpoolInUse: another server's rows wait in the folder for rows.
     """
     assert plan.may_start, "a refused plan must not be started"
     clock = clock or SystemClock()
@@ -80,7 +82,7 @@ def launch(
     )
     variable = plan.request.key_variable
     api_key = plan.environment.variables.get(variable) if variable else None
-    with _key_file(plan.command.key_flag, api_key) as (key_words, inherited):
+    with spool_folder(plan.capture), _key_file(plan.command.key_flag, api_key) as (key_words, inherited):
         process = start_process([*argv, *key_words], plan.environment.variables, folder, inherited=inherited)
         try:
             run = RunningServer(
@@ -178,7 +180,7 @@ def _supervisor(
         engine=plan.engine.label,
         version=plan.engine.version,
         target=request.target,
-        draft=str(request.draft),
+        draft=str(request.draft or "none"),
         hardware=str(plan.memory.gpu_total or "cpu"),
         flags=" ".join(request.extra),
     )

@@ -5,12 +5,13 @@ A plan with `refused` findings is not started. Nothing here starts a server.
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from eyas.contract.check.check import CheckOptions, CheckReport, check
-from eyas.contract.engines.launching.known_flags import flag_value
+from eyas.contract.engines.capturing import CaptureWish
+from eyas.contract.engines.launching.known_flags import KnownFlags, flag_value
 from eyas.contract.engines.launching.recipe import DraftLaunch, EngineCommand, Recipe, config_length
 from eyas.contract.engines.launching.serve_options import Counting, ServeOptions
 from eyas.contract.engines.loading.ledger import Ledger, verdict_of
@@ -41,7 +42,7 @@ class LaunchRequest:
         target: as the engine shall be given it (folder or hub id).
         target_folder: where its headers can be read (only to be printed: a config.json or a dump will do); None = not
             at hand (a hub id with --print).
-        draft: the draft's folder.
+        draft: the draft's folder; None = states are handed over in its place.
         extra: words after `--`.
         forced: finding codes to start in spite of.
         python: interpreter of the engine; None = this one.
@@ -53,7 +54,7 @@ class LaunchRequest:
     engine: EngineName
     target: str
     target_folder: Path | None
-    draft: Path
+    draft: Path | None
     options: ServeOptions
     extra: tuple[str, ...] = ()
     forced: tuple[str, ...] = ()
@@ -72,6 +73,7 @@ class LaunchPlan:
         findings: all, worst first; `refused` are those that forbid the start, `overruled` those that --force overruled.
         ledger: what the ledger says, in one sentence.
         next_command: what tells more about the draft on this engine.
+        capture: what the server hands over; None = nothing.
     """
 
     request: LaunchRequest
@@ -80,13 +82,13 @@ class LaunchPlan:
     command: EngineCommand
     environment: ServerEnvironment
     memory: MemoryEstimate
-    report: CheckReport
     findings: tuple[Diagnostic, ...]
     refused: tuple[Diagnostic, ...]
     overruled: tuple[Diagnostic, ...]
     ledger: str
     next_command: str
     notes: tuple[str, ...] = ()
+    capture: CaptureWish | None = None
 
     @property
     def may_start(self) -> bool:
@@ -106,7 +108,8 @@ class LaunchPlan:
             "engine": self.engine.label,
             "python": self.installed.python if self.installed else None,
             "target": self.request.target,
-            "draft": str(self.request.draft),
+            "draft": str(self.request.draft) if self.request.draft else None,
+            **({"capture": asdict(self.capture)} if self.capture else {}),
             **command_document(self.command),
             **({"argv": None} if refused else {}),
             "argv_withheld": why,
@@ -134,14 +137,15 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
     launching = engine_named(request.engine).launching
     key = (request.key_variable, launching.key_variable)
     environment = server_environment(caller, {}, key=key, pythonpath=request.pythonpath)
-    installed, engine = _engine_of(request, environment)
+    installed, engine = engine_of(request, environment)
+    assert request.draft is not None, "without a draft it is `plan_capture`"
     draft = read_checkpoint(request.draft)
     target = read_target_checkpoint(request.target_folder, weights=True) if request.target_folder else None
     report = check(draft, target, [engine], CheckOptions(num_draft_tokens=request.options.num_draft_tokens))
     recipe = _recipe(request, engine, installed, report, draft, target, environment, cache, talk)
     command = launching.command(recipe)
     environment = server_environment(caller, command.environment, key=key, pythonpath=request.pythonpath)
-    memory = _memory(recipe, engine)
+    memory = memory_of(recipe, engine)
     answered = launching.draft_launch(recipe.draft).answers
     findings = worst_first(
         [
@@ -150,7 +154,7 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
             *command.findings,
             *environment.findings,
             *memory.findings(),
-            *_secrets_on_the_command_line(request.extra),
+            *secrets_on_the_command_line(request.extra),
         ]
     )
     blocking = tuple(errors_of(findings))
@@ -163,7 +167,6 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         command=command,
         environment=environment,
         memory=memory,
-        report=report,
         findings=findings,
         refused=refused,
         overruled=overruled,
@@ -186,13 +189,30 @@ def _as_launched(ledger: Ledger | None, answered: Sequence[str]) -> Ledger | Non
     return replace(ledger, reasons=reasons, verdict=verdict, severity=severity)
 
 
-def _engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[InstalledEngine | None, EngineVersion]:
+def engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[InstalledEngine | None, EngineVersion]:
+    """The engine that is to be started, or planned for."""
     if request.engine_version is not None:
         given = request.engine_version
         text = given if "==" in given else f"{request.engine}=={given}"
         return None, parse_engine(text, nearest=True, flag="--engine-version")
     installed = find_engine(request.engine, python=request.python, environment=environment.variables)
     return installed, parse_engine(installed.spec, nearest=True, flag="--engine-version")
+
+
+def flags_of(
+    request: LaunchRequest,
+    engine: EngineVersion,
+    installed: InstalledEngine | None,
+    environment: ServerEnvironment,
+    cache: Path,
+    talk: Talk,
+) -> KnownFlags:
+    """The engine's flags, by its own help or, where it need not be here, by its source."""
+    if installed is None:
+        known = engine_named(request.engine).launching.flags.known(engine.version)
+    else:
+        known = known_flags(installed, cache=cache, environment=environment.variables, talk=talk)
+    return replace(known, version=engine.version)
 
 
 def _recipe(
@@ -207,10 +227,6 @@ def _recipe(
     talk: Talk,
 ) -> Recipe:
     options, folder = request.options, draft_folder(str(request.draft))
-    if installed is None:
-        known = engine_named(request.engine).launching.flags.known(engine.version)
-    else:
-        known = known_flags(installed, cache=cache, environment=environment.variables, talk=talk)
     counting = Counting.of(options)
     found = report.launches.get(engine.label) or DraftLaunch.of_headers(engine, folder, draft, counting)
     return Recipe(
@@ -226,7 +242,7 @@ def _recipe(
             attention_backend=options.draft_attention_backend,
         ),
         options=options,
-        known=replace(known, version=engine.version),
+        known=flags_of(request, engine, installed, environment, cache, talk),
         target_headers=target,
         draft_headers=draft,
         extra=request.extra,
@@ -234,7 +250,8 @@ def _recipe(
     )
 
 
-def _memory(recipe: Recipe, engine: EngineVersion) -> MemoryEstimate:
+def memory_of(recipe: Recipe, engine: EngineVersion) -> MemoryEstimate:
+    """What the launch takes on each GPU."""
     launching = engine_named(engine.engine).launching
     share = flag_value(recipe.extra, launching.memory_flag)
     gpu = (None, "none used (the CPU build)") if engine.is_cpu else smallest_gpu()
@@ -250,7 +267,8 @@ def _memory(recipe: Recipe, engine: EngineVersion) -> MemoryEstimate:
     )
 
 
-def _secrets_on_the_command_line(extra: Iterable[str]) -> list[Diagnostic]:
+def secrets_on_the_command_line(extra: Iterable[str]) -> list[Diagnostic]:
+    """Keys among the engine's own flags."""
     shown = [w.partition("=")[0] for w in extra if w.partition("=")[0] in ("--api-key", "--admin-api-key")]
     return [
         Diagnostic(

@@ -161,7 +161,7 @@ class RunningServer:
 
     def _replay(self) -> Callable[[float], ParityFound] | None:
         request = self.plan.request
-        if not self.settings.parity:
+        if not self.settings.parity or request.draft is None:
             return None
         source, refusal = source_of(
             self.settings.probe,

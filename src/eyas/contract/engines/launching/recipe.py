@@ -123,7 +123,7 @@ class DraftLaunch:
             target_is_quantised=bool(target and target.quantization),
             target_type=target.text_model_type if target else "",
             target_dtype=target.dtype if target else None,
-            target_code=_code_of(target.config if target else {}),
+            target_code=code_of(target.config if target else {}),
         )
 
     @classmethod
@@ -192,7 +192,8 @@ class EngineCommand:
     findings: tuple[Diagnostic, ...] = ()
 
 
-def _code_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+def code_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Files of Python code that a config names (`auto_map`)."""
     named = config.get("auto_map")
     values = named.values() if isinstance(named, Mapping) else ()
     return tuple(dict.fromkeys(f"{v.rpartition('.')[0]}.py" for v in values if isinstance(v, str) and "." in v))
