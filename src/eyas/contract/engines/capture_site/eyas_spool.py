@@ -64,7 +64,8 @@ def row_of(request_id: object) -> tuple[str, int] | None:
         return None
     name, _, length = request_id[len(PREFIX) :].rpartition(".")
     is_plain = 0 < len(name) <= 100 and all(c.isascii() and (c.isalnum() or c in "-_") for c in name)
-    return (name, int(length)) if is_plain and length.isdigit() and int(length) > 0 else None
+    is_length = length.isascii() and length.isdigit() and int(length[:10]) > 0
+    return (name, int(length[:10])) if is_plain and is_length else None
 
 
 class Spool:

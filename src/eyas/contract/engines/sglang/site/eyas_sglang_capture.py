@@ -170,7 +170,8 @@ def _pieces(batch: Any) -> Iterator[Any]:
     if not rids or batch.extend_seq_lens_cpu is None:
         return
     start = 0
-    for rid, count, first in zip(rids, batch.extend_seq_lens_cpu, batch.extend_prefix_lens_cpu, strict=True):
+    # a padded batch has lengths without a request at its end
+    for rid, count, first in zip(rids, batch.extend_seq_lens_cpu, batch.extend_prefix_lens_cpu, strict=False):
         row = row_of(rid)
         if row is not None and count:
             yield Piece(row[0], row[1], int(first), start, int(count))
