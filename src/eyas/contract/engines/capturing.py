@@ -66,9 +66,9 @@ class Capturing(Protocol):
         """The token after the row, from the answer. KeyError, IndexError, TypeError: it is not in there."""
 
 
-def refused(kind: Literal["version", "target", "flag"], recipe: Recipe, **facts: object) -> Diagnostic:
+def refused(code: str, recipe: Recipe, **facts: object) -> Diagnostic:
     """A finding that this server cannot hand over states."""
-    return told(f"capture-{kind}", _HERE / "launching", recipe.known.label, {"label": recipe.known.label, **facts})
+    return told(code, _HERE / "launching", recipe.known.label, {"label": recipe.known.label, **facts})
 
 
 def odd_options(recipe: Recipe, unwanted: Mapping[str, str]) -> Iterator[Diagnostic]:
@@ -79,11 +79,13 @@ def odd_options(recipe: Recipe, unwanted: Mapping[str, str]) -> Iterator[Diagnos
     """
     options = recipe.options
     if options.nodes > 1:
-        yield refused("flag", recipe, flag="--nodes", why="rows are handed over within one machine", do="leave it out")
+        yield refused(
+            "capture-flag", recipe, flag="--nodes", why="rows are handed over within one machine", do="leave it out"
+        )
     given = {word.partition("=")[0] for word in recipe.extra}
     for flag, why in unwanted.items():
         if flag in given:
-            yield refused("flag", recipe, flag=flag, why=why, do=f"leave {flag} out")
+            yield refused("capture-flag", recipe, flag=flag, why=why, do=f"leave {flag} out")
 
 
 def python_path(engine_folder: Path) -> tuple[str, ...]:

@@ -81,25 +81,27 @@ def _layer_ids(recipe: Recipe, wish: CaptureWish) -> tuple[list[int], list[Diagn
     engine = recipe.draft.engine
     if not at_least(engine.version, SGLangCapturing.first):
         why = "its ForwardBatch has no request ids, so rows cannot be told apart"
-        return [], [refused("version", recipe, why=why, first=SGLangCapturing.first)]
+        return [], [refused("capture-version", recipe, why=why, first=SGLangCapturing.first)]
     if recipe.target_headers is None:
-        return [], [refused("target", recipe, name="unknown", why="eyas has not seen its config", do="give its folder")]
+        return [], [
+            refused("capture-target", recipe, name="unknown", why="eyas has not seen its config", do="give its folder")
+        ]
     architectures = target_spec(recipe.target_headers).architectures
     hook = target_hook(load_hooks(_HERE), engine, architectures)
     name = next(iter(architectures), "unnamed")
     if hook.status in ("absent", "unregistered"):
         do = f"use SGLang {hook.first} or newer" if hook.first else "use `eyas extract --from transformers`"
-        return [], [refused("target", recipe, name=name, why="this version's class has no capture hook", do=do)]
+        return [], [refused("capture-target", recipe, name=name, why="this version's class has no capture hook", do=do)]
     end = wish.num_layers + hook.taps_end
     out = [boundary for boundary in wish.boundaries if not 0 < boundary < end]
     if out:
         why, do = f"boundary {out[0]} is not in 1 .. {end - 1}, where this class can be tapped", "choose others"
-        return [], [refused("target", recipe, name=name, why=why, do=do)]
+        return [], [refused("capture-target", recipe, name=name, why=why, do=do)]
     convention = hook.convention if hook.status != "unknown" else "after-layer"
     try:
         return list(LayerIds.of_boundaries(wish.boundaries, convention, wish.num_layers).ids), []
     except LayerIdsUnwritable as error:
-        return [], [refused("target", recipe, name=name, why=f"{error.what}: {error.why}", do="choose others")]
+        return [], [refused("capture-target", recipe, name=name, why=f"{error.what}: {error.why}", do="choose others")]
 
 
 CAPTURING: Capturing = SGLangCapturing()

@@ -76,11 +76,11 @@ def _connector(wish: CaptureWish) -> dict[str, Any]:
 def _refusals(recipe: Recipe) -> list[Diagnostic]:
     if not at_least(recipe.draft.engine.version, VllmCapturing.first):
         why = "its `extract_hidden_states` has not been read"
-        return [refused("version", recipe, why=why, first=VllmCapturing.first)]
+        return [refused("capture-version", recipe, why=why, first=VllmCapturing.first)]
     target = target_spec(recipe.target_headers) if recipe.target_headers else None
     if target is not None and target.text_config.get("kv_lora_rank"):
         name, why = next(iter(target.architectures), "unnamed"), "vLLM cannot keep states beside an MLA cache"
-        return [refused("target", recipe, name=name, why=why, do="use --engine sglang, which can")]
+        return [refused("capture-target", recipe, name=name, why=why, do="use --engine sglang, which can")]
     return []
 
 
