@@ -4,9 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from eyas.cli.app import main
+from eyas.contract.spec.draft_spec import Rope
 from eyas.contract.spec.target_spec import read_target
 from eyas.models.save_draft import save_draft
 from tiny_draft import tiny_draft
@@ -151,3 +153,95 @@ def test_a_pack_of_rows_that_the_target_has_no_ids_for_is_refused(folder, tmp_pa
 
     assert (code, json.loads(capsys.readouterr().out.splitlines()[-1])["code"]) == (2, "row-outside-vocabulary")
     assert not (tmp_path / "pack").exists()
+
+
+SHAPE = {"vocab_size": 6, "draft_vocab_size": 5, "target_hidden_size": 32, "hidden_size": 32, "embedding": "target"}
+
+
+def variant(folder: Path, name: str, **changes: object) -> Path:
+    path = folder / name
+    draft = tiny_draft(**SHAPE, aux_boundaries=(1, 2, 3), **changes)
+    save_draft(draft, path, target_spec=read_target(folder / "target"))
+    return path
+
+
+def rewrite(path: Path, **keys: object) -> None:
+    """Config keys replaced; None removes one. The sidecar, which would win, goes."""
+    (path / "eyas.json").unlink(missing_ok=True)
+    config = json.loads((path / "config.json").read_text()) | keys
+    config = {key: value for key, value in config.items() if value is not None}
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def both(capsys, folder: Path, name: str, engine: str) -> tuple[dict, dict, str]:
+    """The figures as trained, the engine's entry, and the text."""
+    _, document, text = checked(capsys, folder, name, "--for", engine, "-k", "3")
+    return document["probe"]["trained"], document["probe"]["engines"][engine], text
+
+
+def test_a_window_that_the_engine_does_not_keep_moves_the_counts(folder, capsys):
+    path = variant(folder, "window", sliding_window=3)
+    tensors = load_file(path / "model.safetensors")
+    save_file({n.replace("layers.0.", "midlayer."): t for n, t in tensors.items()}, path / "model.safetensors")
+    rewrite(path, architectures=["LlamaForCausalLMEagle3"])
+    trained, found, _ = both(capsys, folder, "window", "sglang==0.5.9")
+
+    assert "exact" in found["served"]
+    assert found["served"]["exact"]["accepted_at"] != trained["accepted_at"]
+    assert found["not_emulated"] == []
+    kept, same, _ = both(capsys, folder, "window", "vllm==0.33.0")
+    assert same["served"] == {"exact": kept}
+
+
+def test_a_rope_spelling_that_the_engine_does_not_read_moves_the_counts(folder, capsys):
+    path = variant(folder, "rope", rope=Rope(theta=2.0))
+    rewrite(path, rope_theta=None, rope_scaling=None, rope_parameters={"rope_type": "default", "rope_theta": 2.0})
+    trained, found, _ = both(capsys, folder, "rope", "sglang==0.5.9")
+
+    assert found["served"]["exact"]["accepted_at"] != trained["accepted_at"]
+    assert found["not_emulated"] == []
+
+
+@pytest.mark.parametrize(("engine", "keeps_scale"), [("vllm==0.33.0", True), ("sglang==0.5.9", False)])
+def test_an_fp8_draft_is_predicted_with_and_without_the_scale_of_its_fc(folder, engine, keeps_scale, capsys):
+    path = variant(folder, f"fp8-{keeps_scale}")
+    tensors = load_file(path / "model.safetensors")
+    for name in [n for n in tensors if n.endswith("proj.weight") or n == "fc.weight"]:
+        scale = tensors[name].abs().amax(1, keepdim=True) / 448
+        tensors[f"{name}_scale"] = scale
+        tensors[name] = (tensors[name] / scale).to(torch.float8_e4m3fn)
+    save_file(tensors, path / "model.safetensors")
+    rewrite(path, quantization_config={"quant_method": "compressed-tensors", "format": "float-quantized"})
+    trained, found, text = both(capsys, folder, path.name, engine)
+
+    moved = found["served"]["exact"]["accepted_at"] != trained["accepted_at"]
+    assert moved is not keeps_scale
+    assert found["lost"] == found["not_emulated"] == []
+    assert "quantised weights computed as plain ones" in text
+
+
+@pytest.mark.parametrize(("engine", "is_limited"), [("vllm==0.25.1", True), ("vllm==0.33.0", False)])
+def test_texts_beyond_the_drafts_own_length_are_counted_up_to_there(folder, engine, is_limited, capsys):
+    variant(folder, f"short-{is_limited}", max_position_embeddings=16)
+    trained, found, text = both(capsys, folder, f"short-{is_limited}", engine)
+
+    assert ("the first 16 tokens of each text are counted; beyond, " in text) is is_limited
+    assert (found["limit"] is not None) is is_limited
+    served = found["served"]["exact"]
+    assert (served == trained) is not is_limited
+    if is_limited:
+        assert found["limit"]["tokens"] == 16
+        assert served["num_requests"] == trained["num_requests"]
+        assert served["rounds"] < trained["rounds"] / 2
+
+
+def test_a_part_that_cannot_be_emulated_leaves_no_figure(folder, capsys):
+    path = variant(folder, "off")
+    config = json.loads((path / "config.json").read_text())
+    rewrite(path, eagle_config={**config["eagle_config"], "use_aux_hidden_state": False})
+    _, document, text = checked(capsys, folder, "off", "--for", "vllm==0.33.0", "-k", "3")
+
+    reasons = {reason["code"] for reason in document["engines"]["vllm==0.33.0"]["reasons"]}
+    assert "aux-capture-off" in reasons
+    assert document["probe"]["engines"]["vllm==0.33.0"]["refused"] == "emulation-impossible"
+    assert "vllm==0.33.0: no prediction: " in text

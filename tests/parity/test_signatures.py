@@ -8,8 +8,8 @@ from eyas.models.target import Target
 from eyas.parity.faults import suspects
 from eyas.parity.signatures import signatures
 from eyas.records.eval_rows import EvalRow
+from eyas.replay.emulate import FILLS
 from eyas.replay.infer import as_read
-from eyas.replay.predict import FILLS
 from eyas.replay.replay import replay_states
 from eyas.replay.states import KeptStates, LiveStates
 from eyas.talk import Silent

@@ -1,5 +1,8 @@
 import json
 import math
+import tomllib
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -7,7 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from eyas import shipped
 from eyas.contract.check.check import check
-from eyas.contract.engines.loading.ledger import Ledger
+from eyas.contract.engines.loading import ledger as ledger_module
+from eyas.contract.engines.loading.ledger import KeyEntry, Ledger
 from eyas.contract.engines.registry import parse_engine
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.spec.target_spec import read_target
@@ -17,7 +21,8 @@ from eyas.models.placement import place
 from eyas.models.save_draft import save_draft
 from eyas.models.target import LiveStates
 from eyas.records.eval_rows import read_eval_rows
-from eyas.replay.predict import FILLS, EmulationImpossible, emulate, predict
+from eyas.replay.emulate import EMULATED, FILLS, IMPOSSIBLE, EmulationImpossible, emulate
+from eyas.replay.predict import predict
 from eyas.talk import Silent
 from tiny_draft import tiny_draft, tiny_text
 from tiny_target import tiny_target
@@ -115,6 +120,49 @@ def test_the_engine_s_own_boundaries_are_tapped(target, tmp_path):
 
     assert draft.spec.aux_boundaries == (1, 2, 3)
     assert served.draft.spec.aux_boundaries == ledger.aux != (1, 2, 3)
+
+
+def test_every_silent_damage_of_the_ledger_is_emulated_or_leaves_no_figure():
+    reasons = tomllib.loads((Path(ledger_module.__file__).parent / "reasons.toml").read_text())
+    silent = {code for code, words in reasons.items() if words["severity"] in ("mild", "severe", "fatal")}
+
+    assert silent <= EMULATED | IMPOSSIBLE
+    assert not EMULATED & IMPOSSIBLE
+
+
+def test_norms_of_queries_and_keys_that_the_class_has_not_are_not_computed(target, tmp_path):
+    draft, ledger = judged(saved(target, tmp_path, qk_norm=True), target, "sglang==0.5.9")
+
+    served = emulate(draft, ledger, "zeros")
+
+    assert not served.draft.spec.qk_norm
+    assert not [name for name in served.draft.state_dict() if "q_norm" in name]
+
+
+def test_biases_that_the_class_has_not_are_no_unknown(target, tmp_path):
+    draft, ledger = judged(saved(target, tmp_path), target, "sglang==0.5.9")
+    keys = tuple(KeyEntry(key=key, fate="ignored") for key in ("attention_bias", "mlp_bias", "bias", "norm_output"))
+
+    assert emulate(draft, replace(ledger, keys=keys), "zeros").not_emulated == ()
+    strange = (*keys, KeyEntry(key="logit_bent", fate="unknown"))
+    assert emulate(draft, replace(ledger, keys=strange), "zeros").not_emulated == ("logit_bent",)
+
+
+def test_the_targets_head_is_cut_as_the_engine_cuts_it(target, tmp_path):
+    folder = saved(target, tmp_path)
+    draft, _ = judged(folder, target, "vllm==0.33.0")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({n: t for n, t in tensors.items() if "lm_head" not in n}, folder / "model.safetensors")
+    report = check(read_checkpoint(folder), read_checkpoint(target), [parse_engine("vllm==0.33.0")])
+    (ledger,) = report.ledgers.values()
+    head = torch.randn(64, 32)
+
+    served = emulate(draft, ledger, "zeros", target={"embedding": draft.embedding_weight, "head": head})
+
+    assert "head-cut" in {reason.code for reason in ledger.reasons}
+    assert torch.equal(served.draft.head_weight, head[:60])
+    with pytest.raises(EmulationImpossible, match="target's head"):
+        emulate(draft, ledger, "zeros", target={"embedding": draft.embedding_weight})
 
 
 def test_an_engine_that_does_not_load_the_draft_has_no_prediction(target, tmp_path):

@@ -158,6 +158,9 @@ def prediction_notes(engines: "Mapping[str, Prediction | EyasError]") -> list[st
             notes.append(
                 f"{label} does not serve it as it is ({', '.join(found.blocked)}): the figure holds after that"
             )
+        if found.limit:
+            limit = found.limit
+            notes.append(f"{label}: the first {limit.tokens} tokens of each text are counted; beyond, {limit.beyond}")
         if found.not_emulated:
             notes.append(f"{label} ignores {', '.join(found.not_emulated)}: their effect is not in the figure")
     return [f"  - {note}" for note in notes]

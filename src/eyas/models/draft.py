@@ -4,8 +4,9 @@ Shapes: B sequences, T positions, S new positions, H draft hidden, Ht target hid
 V target vocabulary. Index t of a sequence stands for the target's states after reading token t.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -80,6 +81,8 @@ class Eagle3Draft(nn.Module):
 
     d2t: Tensor
     t2d: Tensor
+    # Of a draft that was stored quantised: canonical name -> values without scale, as an engine that loses it computes.
+    unscaled: Mapping[str, Tensor] = MappingProxyType({})
 
     def __init__(
         self, spec: DraftSpec, *, target_embedding: Tensor | None = None, target_head: Tensor | None = None

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,10 +12,11 @@ from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
+from eyas.models.dequantise import dequantise
 from eyas.models.draft import Eagle3Draft
 from eyas.models.placement import Placement
 from eyas.models.stored_tensors import stored_tensors
-from eyas.talk import Silent, Talk
+from eyas.talk import Silent, Talk, counted
 
 
 class DraftTensorMissing(EyasError):
@@ -76,6 +78,7 @@ def load_draft(
         DraftDamaged and what reading a checkpoint raises: see `contract.open_draft`.
         DraftTensorMissing, DraftTensorUnknown, DraftTensorShape: the two-way account does not close.
         DraftValuesNotFinite: a weight is NaN or infinite, as stored or in the placement's dtype.
+        DraftQuantisationUnknown: quantised weights of a kind that eyas cannot compute with.
         VocabMapInvalid: the vocabulary map gives ids that do not exist, or one id twice.
         DraftTargetMismatch: the target's embedding or head does not fit, or is needed and not given.
     """
@@ -83,10 +86,18 @@ def load_draft(
     spec = open_draft(path, target_spec)
     _check_shared(spec, "embedding", spec.embedding == "target" or spec.head == "tied", target_embedding, path)
     _check_shared(spec, "head", spec.head == "target", target_head, path)
+    talk = talk or Silent()
+    tensors, unscaled = dequantise(dict(read_tensors(spec, path)), spec.quantization, str(path))
+    if unscaled:
+        spec = replace(spec, quantization=None)
+        talk.note(
+            f"{path}: {counted(len(unscaled), 'quantised weight')} computed as plain ones; activations are not rounded"
+        )
     with torch.device("meta"):
         draft = Eagle3Draft(spec, target_embedding=target_embedding, target_head=target_head)
     draft = draft.to(placement.dtype).to_empty(device=placement.device)
-    fill(draft, dict(read_tensors(spec, path)), where=str(path), talk=talk or Silent())
+    fill(draft, tensors, where=str(path), talk=talk)
+    draft.unscaled = unscaled
     return draft.eval()
 
 

@@ -14,8 +14,8 @@ from eyas.decode.accept_length import Acceptance
 from eyas.models.draft import Eagle3Draft
 from eyas.models.states import StateSource
 from eyas.records.eval_rows import EvalRow
+from eyas.replay.emulate import Fill, left_unfilled
 from eyas.replay.infer import as_read, changes_of, single_changes
-from eyas.replay.predict import Fill, left_unfilled
 from eyas.replay.replay import replay_states
 from eyas.talk import Silent, Talk
 

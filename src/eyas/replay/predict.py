@@ -1,9 +1,4 @@
-"""What accept length an engine will reach with a draft: the draft as that engine runs it, replayed.
-
-The engine's ledger is applied to weights and switches. Emulated: tensors that the engine loses, what their parameters
-then hold, tensors replaced by the target's, the aux boundaries it taps, norms of the aux input, residual and feedback
-switches whose keys it ignores, a RoPE spelling that it does not read, a sliding window that it does not keep. Other
-ignored keys are named in `Emulated.not_emulated`.
+"""What accept length an engine will reach with a draft: the draft as that engine runs it (`emulate`), replayed.
 
 What an engine leaves uninitialised is whatever memory held: zeros on a fresh GPU, anything later. So a prediction is a
 range over `FILLS`, never one number.
@@ -11,151 +6,22 @@ range over `FILLS`, never one number.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from eyas.contract.engines.loading.ledger import Ledger
-from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.engines.loading.ledger import Ledger, PositionLimit
 from eyas.errors import EyasError
 from eyas.models.draft import Eagle3Draft
 from eyas.models.states import StateSource
 from eyas.records.eval_record import Figures
 from eyas.records.eval_rows import EvalRow
 from eyas.records.probe_pack import ProbeLacksBoundary
+from eyas.replay.emulate import FILLS, EmulationImpossible, emulate, impossible
 from eyas.replay.figures import figures_of
 from eyas.replay.replay import replay_states
+from eyas.replay.states import SomeRows
 from eyas.talk import Talk
-
-Fill = Literal["zeros", "normal", "garbage"]
-FILLS: tuple[Fill, ...] = get_args(Fill)
-_NORMAL_STD, _GARBAGE_STD = 0.02, 3.0
-_DEFAULT_THETA = 10_000.0
-# Ledger keys that `_seen_spec` applies; other ignored keys are reported as not emulated.
-_APPLIED_KEYS = ("norm_output", "norm_before_residual", "norm_before_fc", "fc_norm", "layer_ids")
-
-
-class EmulationImpossible(EyasError):
-    """The engine does not start with this draft, or uses a part of the target that the caller did not give."""
-
-    code = "emulation-impossible"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Emulated:
-    """A draft as an engine runs it.
-
-    Attributes:
-        draft: to be replayed.
-        lost: canonical names of the tensors that hold the fill, or what a constructor leaves.
-        not_emulated: ignored config keys whose effect is not in `draft`.
-    """
-
-    draft: Eagle3Draft
-    lost: tuple[str, ...]
-    not_emulated: tuple[str, ...]
-
-
-@torch.no_grad()
-def emulate(
-    draft: Eagle3Draft, ledger: Ledger, fill: Fill, *, seed: int = 0, target: Mapping[str, Tensor] | None = None
-) -> Emulated:
-    """`draft` under `ledger`.
-
-    Args:
-        draft: as it was trained, loaded from the checkpoint that the ledger is about.
-        ledger: of one engine.
-        fill: what uninitialised parameters hold: zeros, N(0, 0.02), or N(0, 3) ("garbage").
-        seed: of the fill.
-        target: "embedding" and "head" [V, H], where the engine replaces the draft's by the target's.
-
-    Raises:
-        EmulationImpossible: the engine does not load it, or a part of the target is needed and not given.
-    """
-    if not ledger.tensors or ledger.stages["load"][0] in ("refuses", "crash"):
-        raise EmulationImpossible(
-            f"{ledger.engine.label} does not load this draft",
-            ledger.reasons[0].diagnostic.where if ledger.reasons else ledger.engine.label,
-            ledger.reasons[0].diagnostic.what if ledger.reasons else ledger.verdict,
-            "run `eyas check` to see why",
-        )
-    spec, given = draft.spec, target or {}
-    kept = _kept(spec, ledger)
-    seen = _seen_spec(spec, ledger, kept)
-    shared = {part: given.get(part) for part in ("embedding", "head")}
-    for part in ("embedding", "head"):
-        if getattr(seen, part) == "target" and shared[part] is None:
-            shared[part] = _own_share(draft, part, ledger)
-    served = Eagle3Draft(seen, target_embedding=shared["embedding"], target_head=shared["head"])
-    served.to(device=draft.fc.weight.device, dtype=draft.dtype)
-    old, generator = draft.state_dict(), torch.Generator().manual_seed(seed)
-    lost = []
-    for name, parameter in served.state_dict().items():
-        if name in old and (name in kept or name == "t2d"):
-            parameter.copy_(old[name])
-        else:
-            parameter.copy_(left_unfilled(name, parameter, fill, generator))
-            lost.append(name)
-    ignored = [key.key for key in ledger.keys if key.fate in ("ignored", "unknown")]
-    not_emulated = tuple(key for key in ignored if not any(applied in key for applied in _APPLIED_KEYS))
-    return Emulated(draft=served.eval(), lost=tuple(lost), not_emulated=not_emulated)
-
-
-def _kept(spec: DraftSpec, ledger: Ledger) -> set[str]:
-    """Canonical names of the tensors that reach the engine's parameters."""
-    fates = {entry.name: entry.fate for entry in ledger.tensors}
-    arrive = ("used", "shared")
-    return {name for name, stored in spec.source_names.items() if fates.get(stored) in arrive}
-
-
-def _seen_spec(spec: DraftSpec, ledger: Ledger, kept: set[str]) -> DraftSpec:
-    """The switches as the engine sees them."""
-    parameters = {entry.name: entry for entry in ledger.parameters if entry.state not in ("unused", "absent")}
-    ignored = [entry.key for entry in ledger.keys if entry.fate in ("ignored", "unknown")]
-    changes: dict[str, Any] = {"aux_norm": "none"}
-    if any("fc_norm" in name for name in parameters):
-        changes["aux_norm"] = "per-state"
-    elif any("input_norm" in name for name in parameters):
-        changes["aux_norm"] = "over-concat"
-    if any(key.endswith("norm_output") for key in ignored):
-        changes["feedback"] = "pre-norm"
-    if any(key.endswith("norm_before_residual") for key in ignored):
-        changes["residual"] = "pre-norm"
-    if ledger.would_tap is not None and len(ledger.would_tap) == spec.num_aux:
-        changes["aux_boundaries"] = ledger.would_tap
-    codes = {reason.code for reason in ledger.reasons}
-    if "rope-spelling-unread" in codes:  # the config class' own default, without scaling
-        changes["rope"] = replace(spec.rope, theta=_DEFAULT_THETA, scaling=None)
-    if "sliding-window-ignored" in codes:
-        changes |= {"sliding_window": None, "layer_types": ()}
-    for part, tensor in (("embedding", "embed_tokens"), ("head", "lm_head")):
-        states = {entry.state for name, entry in parameters.items() if f"{tensor}.weight" in name}
-        if "target" in states or (f"{tensor}.weight" not in kept and getattr(spec, part) == "target"):
-            changes[part] = "target"
-    return replace(spec, **changes)
-
-
-def _own_share(draft: Eagle3Draft, part: str, ledger: Ledger) -> Tensor:
-    """The target's tensor where the draft shares it already."""
-    if getattr(draft.spec, part) == "target":
-        return draft.embedding_weight if part == "embedding" else draft.head_weight
-    raise EmulationImpossible(
-        f"{ledger.engine.label} uses the target's {part}, which was not given",
-        ledger.engine.label,
-        f"the draft's own {part} is replaced or lost there",
-        "give the target (--target T); a probe pack does not hold it",
-    )
-
-
-def left_unfilled(name: str, parameter: Tensor, fill: Fill, generator: torch.Generator) -> Tensor:
-    """What a parameter that nothing fills holds: constructors set norms to one and maps and biases to zero."""
-    if "norm" in name:
-        return torch.ones_like(parameter)
-    if not parameter.is_floating_point() or name.endswith("bias") or fill == "zeros":
-        return torch.zeros_like(parameter)
-    std = _NORMAL_STD if fill == "normal" else _GARBAGE_STD
-    return (torch.randn(parameter.shape, generator=generator) * std).to(parameter)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +35,7 @@ class Prediction:
         lost: canonical names of the tensors that the engine does not get.
         not_emulated: ignored config keys whose effect is not in the figures.
         blocked: codes of what keeps this launch from serving: the figures hold once it is mended.
+        limit: tokens of the texts that are in the figures of `served`, and what follows beyond; None = all.
     """
 
     engine: str
@@ -177,6 +44,7 @@ class Prediction:
     lost: tuple[str, ...]
     not_emulated: tuple[str, ...]
     blocked: tuple[str, ...] = ()
+    limit: PositionLimit | None = None
 
     @property
     def accept_length_range(self) -> tuple[float, float]:
@@ -193,6 +61,7 @@ class Prediction:
             "lost": list(self.lost),
             "not_emulated": list(self.not_emulated),
             "blocked": list(self.blocked),
+            "limit": asdict(self.limit) if self.limit else None,
         }
 
 
@@ -227,7 +96,12 @@ def predict(
     """
     trained = trained or replayed(states, draft, rows, num_draft_tokens, talk)
     first = emulate(draft, ledger, FILLS[0], target=target)
-    if not first.lost and first.draft.spec == draft.spec:  # nothing to compute again
+    limit = ledger.limit if ledger.limit and any(_length(row) > ledger.limit.tokens for row in rows) else None
+    if limit is not None:
+        states, rows = _within(states, rows, limit.tokens)
+        if not rows:
+            raise impossible(ledger, f"all texts begin beyond {limit.tokens} tokens, where {limit.beyond}")
+    if not (first.lost or first.unscaled or limit) and first.draft.spec == draft.spec:  # nothing to compute again
         served = {"exact": trained}
     else:
         fills = FILLS if first.lost else FILLS[:1]
@@ -241,7 +115,19 @@ def predict(
         lost=first.lost,
         not_emulated=first.not_emulated,
         blocked=tuple(dict.fromkeys(r.code for r in ledger.reasons if r.verdict in ("refuses", "crash"))),
+        limit=limit,
     )
+
+
+def _length(row: EvalRow) -> int:
+    return len(row.prompt_ids) + len(row.response_ids)
+
+
+def _within(states: StateSource, rows: Sequence[EvalRow], tokens: int) -> tuple[StateSource, list[EvalRow]]:
+    """The first tokens of each text; texts whose prompt leaves no room for a round are left out."""
+    numbers = [number for number, row in enumerate(rows) if len(row.prompt_ids) + 2 <= tokens]
+    kept = [replace(rows[n], response_ids=rows[n].response_ids[: tokens - len(rows[n].prompt_ids)]) for n in numbers]
+    return SomeRows(states, numbers), kept
 
 
 def as_trained(engine: str, trained: Figures) -> Prediction:

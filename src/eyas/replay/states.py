@@ -37,8 +37,8 @@ class KeptStates:
         return self._states.pads
 
     def __call__(self, rows: RowLayout, boundaries: Sequence[int]) -> States:
-        """See `StateSource`; the same rows always come with the same tokens."""
-        key = (rows.numbers, tuple(boundaries))
+        """See `StateSource`; the same rows at the same lengths always come with the same tokens."""
+        key = (rows.numbers, rows.lengths, tuple(boundaries))
         found = self._kept.get(key)
         if found is None:
             found = self._states(rows, boundaries)

@@ -129,7 +129,9 @@ def check(
         if reading is not None:
             rules = rules_for(engine_named(engine.engine).loading.rules, engine, ledger.draft_class)
             counting = Counting.chain(options.num_draft_tokens)
-            launches[engine.label] = DraftLaunch.of(engine, reading, spec, rules, counting)
+            launch = DraftLaunch.of(engine, reading, spec, rules, counting)
+            limit = engine_named(engine.engine).launching.position_limit(launch)
+            launches[engine.label], ledgers[engine.label] = launch, replace(ledger, limit=limit)
     return CheckReport(
         findings=_sorted(without_consequences(findings)),
         ledgers=ledgers,

@@ -17,7 +17,7 @@ from eyas.contract.engines.capturing import Capturing
 from eyas.contract.engines.launching.known_flags import FlagTable
 from eyas.contract.engines.launching.recipe import DraftLaunch, EngineCommand, Launch, Recipe
 from eyas.contract.engines.loading.aux_states import AuxCapture
-from eyas.contract.engines.loading.ledger import ParameterEntry, Reason, Verdict
+from eyas.contract.engines.loading.ledger import ParameterEntry, PositionLimit, Reason, Verdict
 from eyas.contract.engines.loading.load_rules import LoadRules
 from eyas.contract.engines.loading.load_tensors import Loaded
 from eyas.contract.engines.loading.seen_config import SeenConfig
@@ -131,6 +131,9 @@ class Launching(Protocol):
 
     def draft_launch(self, draft: DraftLaunch) -> Launch:
         """Flags, variables and hints that a draft needs, for a command that eyas does not compose."""
+
+    def position_limit(self, draft: DraftLaunch) -> PositionLimit | None:
+        """Where the draft's own length ends before the target's; None where the engine computes on as trained."""
 
     def command(self, recipe: Recipe) -> EngineCommand:
         """The whole command for this machine."""

@@ -155,6 +155,19 @@ def said(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PositionLimit:
+    """Sequences beyond which the engine does not compute the draft as it was trained.
+
+    Attributes:
+        tokens: of the longest sequence that it does.
+        beyond: what it does past them, for a person.
+    """
+
+    tokens: int
+    beyond: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
     """The verdict of one engine on one draft.
 
@@ -166,6 +179,7 @@ class Ledger:
             the target's depth is unknown.
         source: where the rules were read: file and version.
         grade: ran / read / inferred.
+        limit: None = positions are no concern up to the target's own length.
         would_tap: `aux`, also where something keeps the engine from serving: what is tapped once that is mended.
     """
 
@@ -182,6 +196,7 @@ class Ledger:
     source: str
     grade: str
     would_tap: tuple[int, ...] | None = None
+    limit: PositionLimit | None = None
 
     @property
     def starts(self) -> bool:
@@ -239,6 +254,7 @@ class Ledger:
             "tensors": [asdict(t) for t in self.tensors],
             "parameters": [asdict(p) for p in self.parameters],
             "keys": [asdict(k) for k in self.keys],
+            "position_limit": asdict(self.limit) if self.limit else None,
             "source": self.source,
             "grade": self.grade,
         }

@@ -18,6 +18,7 @@ from eyas.contract.engines.launching.recipe import (
     trust_words,
     url_of,
 )
+from eyas.contract.engines.loading.ledger import PositionLimit
 from eyas.contract.engines.serving_engine import Launching, ServingEngine
 from eyas.contract.engines.version import at_least
 from eyas.diagnostic import Diagnostic
@@ -58,6 +59,14 @@ class SGLangLaunching:
         answers = ("draft-dtype",) if "--dtype" in needed else ()
         flags = (*named, *needed, "--enable-metrics")
         return Launch(flags=flags, environment=environment, notes=(counting, *notes), answers=answers)
+
+    def position_limit(self, draft: DraftLaunch) -> PositionLimit | None:
+        """The length that it refuses to exceed, unless it is told not to look."""
+        length, asked = draft.scaled_length, draft.asked_length
+        if not length or not asked or length >= asked:
+            return None
+        said = f"SGLang refuses to start, or, with {_LONGER}=1, drafts beyond what the draft's config allows"
+        return PositionLimit(tokens=length, beyond=said)
 
     def command(self, recipe: Recipe) -> EngineCommand:
         """The whole command for this machine (head and workers differ in --node-rank only)."""

@@ -19,6 +19,7 @@ from eyas.contract.engines.launching.recipe import (
     heads_do_not_divide,
     url_of,
 )
+from eyas.contract.engines.loading.ledger import PositionLimit
 from eyas.contract.engines.serving_engine import Launching, ServingEngine
 from eyas.contract.spec.layer_ids import LayerIds, default_boundaries
 from eyas.diagnostic import Diagnostic, finding
@@ -103,6 +104,13 @@ class TensorRTLLMLaunching:
     def warning(self, version: str) -> str:
         """This engine was never run here."""
         return "what eyas knows of TensorRT-LLM was read in its source, never run"
+
+    def position_limit(self, draft: DraftLaunch) -> PositionLimit | None:
+        """The end of the draft's RoPE table."""
+        length, asked = draft.length, draft.asked_length
+        if not length or not asked or length >= asked:
+            return None
+        return PositionLimit(tokens=length, beyond="its RoPE table ends there")
 
     def _notes(self, draft: DraftLaunch) -> tuple[str, ...]:
         taps = (

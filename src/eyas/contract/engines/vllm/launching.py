@@ -22,6 +22,7 @@ from eyas.contract.engines.launching.recipe import (
     trust_words,
     url_of,
 )
+from eyas.contract.engines.loading.ledger import PositionLimit
 from eyas.contract.engines.serving_engine import Launching, ServingEngine
 from eyas.contract.engines.version import at_least
 from eyas.diagnostic import Diagnostic
@@ -58,6 +59,12 @@ class VllmLaunching:
             f"K = {steps} drafts per pass (SGLang: num-steps {steps}, num-draft-tokens {nodes})",
         )
         return Launch(flags=(_CONFIG, json.dumps(settings)), environment=environment, notes=(*hints, *notes))
+
+    def position_limit(self, draft: DraftLaunch) -> PositionLimit | None:
+        """The draft's length where vLLM does not raise it."""
+        if not _is_short(draft) or _is_raised(draft) or draft.length is None:
+            return None
+        return PositionLimit(tokens=draft.length, beyond=_length_note(draft).removeprefix("context: "))
 
     def command(self, recipe: Recipe) -> EngineCommand:
         """The whole command for this machine: the head has the HTTP port, workers are headless."""
@@ -121,19 +128,28 @@ def _settings(draft: DraftLaunch) -> tuple[dict[str, Any], dict[str, str], list[
         settings["attention_backend"] = draft.attention_backend
     if not draft.engine.runner_is_default and not draft.engine.is_cpu:
         environment["VLLM_USE_V2_MODEL_RUNNER"] = "1" if draft.engine.runner == "v2" else "0"
-    if draft.length and draft.asked_length and draft.length < draft.asked_length:
-        notes.append(_length_note(draft, draft.length, draft.asked_length))
+    if _is_short(draft):
+        notes.append(_length_note(draft))
     return settings, environment, notes
 
 
-def _length_note(draft: DraftLaunch, length: int, asked: int) -> str:
-    rules, kind = draft.engine.rules, draft.rope_type
+def _is_short(draft: DraftLaunch) -> bool:
+    return bool(draft.length and draft.asked_length and draft.length < draft.asked_length)
+
+
+def _is_raised(draft: DraftLaunch) -> bool:
+    """vLLM raises the draft's length and computes on with the same RoPE."""
+    return at_least(draft.engine.rules, "0.32.0") and draft.rope_type in _CACHE_ONLY
+
+
+def _length_note(draft: DraftLaunch) -> str:
+    rules, kind, length, asked = draft.engine.rules, draft.rope_type, draft.length, draft.asked_length
     if not at_least(rules, "0.32.0"):
         return (
             f"context: the draft's config allows {length} tokens, {asked} are served: {draft.engine.label} does not"
             f" lengthen the draft's RoPE cache, positions past {length} are out of range; --max-model-len {length}"
         )
-    if kind in _CACHE_ONLY:
+    if _is_raised(draft):
         return (
             f"context: the draft's config allows {length} tokens, {asked} are served: vLLM raises the draft's; beyond"
             f" {length} tokens expect fewer accepted drafts"
