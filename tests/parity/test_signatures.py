@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from eyas.decode.accept_length import Acceptance
-from eyas.models.target import Target
+from eyas.models.target import LiveStates, Target
 from eyas.parity.faults import suspects
 from eyas.parity.signatures import signatures
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.emulate import FILLS
 from eyas.replay.infer import as_read
 from eyas.replay.replay import replay_states
-from eyas.replay.states import KeptStates, LiveStates
+from eyas.replay.states import KeptStates
 from eyas.talk import Silent
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
