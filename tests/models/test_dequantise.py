@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from eyas.models.dequantise import DraftQuantisationUnknown, dequantise
+from eyas.models.dequantise import DraftPackingUnknown, dequantise
 
 ROWS, COLUMNS = 6, 8
 SCALES = {
@@ -96,5 +96,5 @@ def test_plain_drafts_and_scales_of_activations_stay_as_they_are():
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused_by_name(stored):
-    with pytest.raises(DraftQuantisationUnknown, match="quantised fc"):
+    with pytest.raises(DraftPackingUnknown, match="quantised fc"):
         dequantise(stored, None, "here")

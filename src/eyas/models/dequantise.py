@@ -20,10 +20,10 @@ _BLOCK = (128, 128)
 _PACKED_BITS = 32
 
 
-class DraftQuantisationUnknown(EyasError):
+class DraftPackingUnknown(EyasError):
     """The draft's weights are packed or scaled in a way that eyas cannot turn into plain weights."""
 
-    code = "draft-quantisation-unknown"
+    code = "draft-packing-unknown"
 
 
 def dequantise(
@@ -36,7 +36,7 @@ def dequantise(
         quantization: the draft's own quantization_config.
 
     Raises:
-        DraftQuantisationUnknown: another packing, or a scale that does not fit its weight.
+        DraftPackingUnknown: another packing, or a scale that does not fit its weight.
     """
     plain, unscaled, parts = dict[str, Tensor](), dict[str, Tensor](), dict[str, dict[str, Tensor]]()
     for name, tensor in tensors.items():
@@ -110,9 +110,9 @@ def _spread(scale: Tensor, shape: torch.Size, block: tuple[int, int]) -> Tensor:
     raise ValueError(f"a scale of {list(scale.shape)} does not fit a weight of {list(shape)}")
 
 
-def _unknown(module: str, scales: Mapping[str, Tensor], where: str, error: Exception) -> DraftQuantisationUnknown:
+def _unknown(module: str, scales: Mapping[str, Tensor], where: str, error: Exception) -> DraftPackingUnknown:
     packed = [kind for kind in scales if kind in PACKED_WEIGHTS]
-    return DraftQuantisationUnknown(
+    return DraftPackingUnknown(
         f"cannot compute with the quantised {module}",
         where,
         f"{error}; beside it lie {', '.join(sorted(scales))}{' (packed)' if packed else ''}",

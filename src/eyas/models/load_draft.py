@@ -78,7 +78,7 @@ def load_draft(
         DraftDamaged and what reading a checkpoint raises: see `contract.open_draft`.
         DraftTensorMissing, DraftTensorUnknown, DraftTensorShape: the two-way account does not close.
         DraftValuesNotFinite: a weight is NaN or infinite, as stored or in the placement's dtype.
-        DraftQuantisationUnknown: quantised weights of a kind that eyas cannot compute with.
+        DraftPackingUnknown: quantised weights of a kind that eyas cannot compute with.
         VocabMapInvalid: the vocabulary map gives ids that do not exist, or one id twice.
         DraftTargetMismatch: the target's embedding or head does not fit, or is needed and not given.
     """
