@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from eyas.decode.accept_length import DEFAULT_DRAFT_TOKENS
 from eyas.errors import EyasError
 
-LossName = Literal["kl", "ce", "tv", "lk"]
+LossName = Literal["kl", "ce", "tv", "lk", "jeffreys"]
 
 # Sections of `eyas train --help`, in this order, after the required options.
 AMOUNT = Group("How much", sort_key=1)
@@ -88,6 +88,8 @@ class TrainConfig:
     batch_tokens: Annotated[int | None, Parameter(group=OPTIMISATION)] = None
     """Tokens per optimiser step, at least one row; by default 2048 with --steps, else about 1.5 √(tokens of the run),
     a power of two, 256 … 32768."""
+    batch_ramp: Annotated[float, Parameter(group=OPTIMISATION)] = 1.0
+    """Size of the first step as a share of --batch-tokens, above 0; it grows to 1 over the first half of the run."""
     micro_batch_tokens: Annotated[int | None, Parameter(group=OPTIMISATION)] = None
     """Tokens that go through the models at once, at least one row; a larger step accumulates gradients over several. By
     default 4096 on a CPU and 16384 on a GPU."""
@@ -95,21 +97,32 @@ class TrainConfig:
     """Unrolled steps of training-time test, 1 … 16."""
     loss: Annotated[LossName, Parameter(group=OPTIMISATION)] = "kl"
     """kl: KL divergence (EAGLE-3). ce: cross-entropy with the target's argmax. tv: 1 - sampled acceptance. lk: moves
-    from kl to tv as the draft gets better."""
+    from kl to tv as the draft gets better. jeffreys: mean of both KL divergences."""
+    teacher_temperature: Annotated[float, Parameter(group=OPTIMISATION)] = 1.0
+    """The target's logits are divided by it before they are learned from: below 1, its first choice counts for more."""
     unroll: Annotated[Literal["fused", "eager", "modules"], Parameter(group=OPTIMISATION)] = "fused"
     """fused: target, draft and loss by eyas' fused arithmetic where it covers them, on a GPU with CUDA graphs where
     launching would take longer than computing. eager: the same without graphs. modules: the plain modules, slower, on
     any device; for a draft or a loss that you have changed."""
     step_decay: Annotated[float, Parameter(group=OPTIMISATION)] = 0.8
     """Weight of step j's loss is step_decay to the power j, in (0, 1]."""
+    feedback_dropout: Annotated[float, Parameter(group=OPTIMISATION)] = 0.0
+    """Share of the positions at which the state fed from one unrolled step to the next is dropped, 0 … below 1."""
+    optimiser: Annotated[Literal["adamw", "muon"], Parameter(group=OPTIMISATION)] = "adamw"
+    """adamw, or muon for the matrices between states, with adamw for head, embedding and norms."""
     lr: Annotated[float | None, Parameter(group=OPTIMISATION)] = None
-    """Peak learning rate of AdamW; by default 1e-3 at width 576, falling with 1 / width; a fifth with --init-from."""
+    """Peak learning rate; by default 1e-3 at width 576, falling with 1 / width; a fifth with --init-from."""
     warmup_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.05
     """Share of the steps over which the learning rate rises linearly, 0 … 1."""
-    schedule: Annotated[Literal["cosine", "linear", "constant"], Parameter(group=OPTIMISATION)] = "cosine"
-    """Shape of the learning rate after the warm-up."""
+    schedule: Annotated[Literal["cosine", "linear", "constant", "wsd"], Parameter(group=OPTIMISATION)] = "cosine"
+    """Shape of the learning rate after the warm-up; wsd: constant, then linear over the last --decay-share."""
+    decay_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.2
+    """Share of the steps, the last ones, over which wsd lowers the learning rate, 0 … 1."""
     final_lr_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.1
     """Learning rate at the end, as a share of its peak, 0 … 1."""
+    average_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.0
+    """The draft that is replayed and written has weights averaged over about this share of the steps; 0: the last
+    step's."""
     weight_decay: Annotated[float, Parameter(group=OPTIMISATION)] = 0.0
     """Decoupled weight decay of matrices; norms have none."""
     grad_clip: Annotated[float, Parameter(group=OPTIMISATION)] = 0.5
@@ -122,6 +135,8 @@ class TrainConfig:
     and vLLM."""
     shape: Annotated[DraftShape, Parameter(group=DRAFT, name="*")] = field(default_factory=DraftShape)
     """Shape of a new draft."""
+    init_layer: Annotated[int | None, Parameter(group=DRAFT)] = None
+    """Start the draft's layers from this decoder layer of the target, counted from 0; default: random weights."""
     freeze_head: Annotated[bool, Parameter(group=DRAFT, negative="")] = False
     """Keep the head as it was initialised."""
     freeze_embedding: Annotated[bool, Parameter(group=DRAFT, negative="")] = False
@@ -265,6 +280,12 @@ def _problems(config: TrainConfig) -> list[str]:
             f"1 … {_MAX_COUNT}",
         ),
         (1 <= config.ttt_steps <= 16, "ttt_steps", "1 … 16"),
+        (0.0 < config.batch_ramp <= 1.0, "batch_ramp", "above 0, at most 1"),
+        (0.01 <= config.teacher_temperature <= 100.0, "teacher_temperature", "0.01 … 100"),
+        (0.0 <= config.feedback_dropout < 1.0, "feedback_dropout", "0 … below 1"),
+        (0.0 <= config.decay_share <= 1.0, "decay_share", "0 … 1"),
+        (0.0 <= config.average_share <= 1.0, "average_share", "0 … 1"),
+        (config.init_layer is None or config.init_layer >= 0, "init_layer", "0 or more"),
         (0.0 < config.step_decay <= 1.0, "step_decay", "above 0, at most 1"),
         (config.lr is None or 0.0 < config.lr < inf, "lr", "above 0, finite"),
         (0.0 <= config.warmup_share <= 1.0, "warmup_share", "0 … 1"),

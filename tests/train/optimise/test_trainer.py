@@ -8,46 +8,18 @@ from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.optimiser import TrainingDiverged, lr_share
+from eyas.train.optimise.optimiser import TrainingDiverged
+from eyas.train.optimise.schedule import lr_share
 from eyas.train.optimise.step_outcome import read_steps
-from eyas.train.preflight.starting_draft import initialise
 from eyas.train.rows.packing import micro_batches
 from eyas.train.step.distributions import DraftVocabulary, ReferenceDistributions, Teacher
 from live_trainer import live_trainer
 from plain_trainer import train_plainly
-from tiny_draft import tiny_spec
-from tiny_target import tiny_target
+from tiny_rows import D, V, rows_of, tiny
 
-V, D, STEPS = 64, 24, 4
+STEPS = 4
 # The plain loop sums row by row and the trainer in batches: fp32 rounding is all that may differ.
 CLOSE = {"rel": 2e-5, "abs": 2e-5}
-
-
-def rows_of(*lengths: int, seed: int = 0) -> list[TokenRow]:
-    """Random rows; about two thirds of the tokens supervised, in stretches, as in a conversation."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = []
-    for length in lengths:
-        ids = torch.randint(3, V, (length,), generator=generator).tolist()
-        flags = (torch.arange(length) % 9 >= 3).tolist()
-        rows.append(TokenRow(tuple(ids), tuple(flags)))
-    return rows
-
-
-def tiny(draft_vocab_size: int = D) -> tuple[Eagle3Draft, Target]:
-    target = Target(tiny_target("llama", seed=3))
-    spec = tiny_spec(
-        target_hidden_size=32,
-        vocab_size=V,
-        draft_vocab_size=draft_vocab_size,
-        embedding="target",
-        aux_boundaries=(1, 2, 3),
-    )
-    draft = Eagle3Draft(spec, target_embedding=target.parts.embedding)
-    if draft.spec.has_vocab_map:
-        draft.set_vocab_map(torch.arange(0, V, 2)[:draft_vocab_size])
-    initialise(draft, target.frozen, seed=0)
-    return draft, target
 
 
 def teacher_of(draft: Eagle3Draft, target: Target, row: TokenRow) -> Teacher:

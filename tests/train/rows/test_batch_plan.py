@@ -58,3 +58,17 @@ def test_steps_are_counted_while_they_are_laid_out(monkeypatch):
     assert len(plan_batches(LENGTHS[:5], TrainConfig(epochs=2), 1)) == 10
     with pytest.raises(TrainConfigInvalid, match="longer than can be planned"):
         plan_batches(LENGTHS[:5], TrainConfig(epochs=3), 1)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.sampled_from([0.01, 0.25, 0.7]), st.integers(1, 400))
+def test_a_ramp_starts_small_ends_at_the_full_size_and_sees_the_same_rows(lengths, ramp, tokens):
+    plain, ramped = (plan_batches(lengths, TrainConfig(tokens=tokens, batch_ramp=r), 64) for r in (1.0, ramp))
+
+    rows = [[row for batch in plan for row in batch.rows] for plan in (plain, ramped)]
+    assert all(a == b for a, b in zip(*rows, strict=False))
+    done = 0
+    for batch in ramped:
+        size = round(64 * min(1.0, ramp + (1 - ramp) * 2 * done / tokens))
+        assert batch.num_tokens <= size or len(batch.rows) == 1
+        done += batch.num_tokens
+    assert done >= tokens

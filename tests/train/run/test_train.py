@@ -164,6 +164,17 @@ def test_what_could_not_be_saved_is_refused_before_it_is_trained(inputs, tmp_pat
         plan_train(request_for(inputs, tmp_path / "draft"), CONFIG, Silent())
 
 
+def test_a_run_may_start_from_a_layer_that_the_target_has(inputs, tmp_path: Path):
+    assert len(run(request_for(inputs, tmp_path / "new"), replace(CONFIG, init_layer=3, steps=1)).metrics) == 1
+    with pytest.raises(TrainConfigInvalid, match="the draft would start from layer 9 of 4"):
+        run(request_for(inputs, tmp_path / "other"), replace(CONFIG, init_layer=9))
+    with pytest.raises(TrainConfigInvalid, match="--init-layer 1, it has trained weights"):
+        run(
+            request_for(inputs, tmp_path / "other", init_from=tmp_path / "new"),
+            replace(CONFIG, init_layer=1, steps=1, draft_vocab_size=None),
+        )
+
+
 def test_a_frozen_head_stays_as_it_was_initialised(inputs, tmp_path: Path):
     frozen = replace(CONFIG, freeze_head=True, lr=0.1, steps=2)
     run(request_for(inputs, tmp_path / "before", init_only=True), frozen)
@@ -173,14 +184,19 @@ def test_a_frozen_head_stays_as_it_was_initialised(inputs, tmp_path: Path):
     assert not torch.equal(before["fc.weight"], after["fc.weight"])
 
 
-def test_a_run_stopped_and_resumed_is_bit_identical_to_one_that_was_not(inputs, tmp_path: Path, monkeypatch):
-    run(request_for(inputs, tmp_path / "whole"))
+ALL_STATE = {"optimiser": "muon", "average_share": 0.5, "feedback_dropout": 0.2, "schedule": "wsd", "batch_ramp": 0.4}
+
+
+@pytest.mark.parametrize("options", [{}, ALL_STATE], ids=["plain", "all-state"])
+def test_a_run_stopped_and_resumed_is_bit_identical_to_one_that_was_not(options, inputs, tmp_path: Path, monkeypatch):
+    config = replace(CONFIG, **options)
+    run(request_for(inputs, tmp_path / "whole"), config)
     with monkeypatch.context() as patch, pytest.raises(Stopped):
         stop_before(3, patch)
-        run(request_for(inputs, tmp_path / "parts"))
+        run(request_for(inputs, tmp_path / "parts"), config)
     assert not (tmp_path / "parts").exists()
     assert json.loads((resume_folder(tmp_path / "parts") / STATE).read_text())["step"] == 3
-    run(request_for(inputs, tmp_path / "parts"))
+    run(request_for(inputs, tmp_path / "parts"), config)
 
     assert curve(tmp_path / "parts") == curve(tmp_path / "whole")
     whole, parts = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "parts"))

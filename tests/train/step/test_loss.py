@@ -40,6 +40,7 @@ def written_out(name: str, logits: Tensor, taught: Teacher) -> Tensor:
         "ce": -q.log().gather(-1, taught.argmax_draft.clamp(min=0)[:, None])[:, 0],
         "tv": 1 - acceptance,
         "lk": trust * divergence + (1 - trust) * (1 - acceptance),
+        "jeffreys": (divergence + (q * (q.log() - p.log())).sum(-1)) / 2,
     }[name]
 
 
@@ -73,7 +74,7 @@ def test_the_fused_head_gives_the_loss_and_the_gradients_of_the_written_out_one(
 
 
 # Not `lk`: its λ is a constant for the gradient, but not for finite differences.
-@pytest.mark.parametrize("name", ["kl", "ce", "tv"])
+@pytest.mark.parametrize("name", ["kl", "ce", "tv", "jeffreys"])
 def test_the_gradient_agrees_with_finite_differences(name, monkeypatch):
     monkeypatch.setattr(Tensor, "float", lambda tensor: tensor)
     taught = teacher(random(N, V).mul(2))

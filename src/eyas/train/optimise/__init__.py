@@ -1,1 +1,1 @@
-"""An optimiser step on one or several ranks: `trainer.Trainer` computes it, `optimiser.GuardedAdamW` applies it."""
+"""An optimiser step on one or several ranks: `trainer.Trainer` computes it, `optimiser.GuardedOptimiser` applies it."""

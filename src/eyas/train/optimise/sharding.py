@@ -100,6 +100,10 @@ class Shards:
             stride=sharded.stride(),
         )
 
+    def whole_of(self, name: str, part: Tensor) -> Tensor:
+        """The tensor that `part` is this rank's part of, on every rank. All ranks call it together."""
+        return self.as_whole(name, part).full_tensor()
+
     def _rows(self, name: str) -> tuple[int, int]:
         """First row and number of rows of this rank's part: torch.chunk's way of cutting."""
         num_rows, size = len(self._sharded[name]), self._mesh.size()

@@ -10,8 +10,9 @@ from torch import Tensor
 from eyas.data.text.tokenise import TokenRow
 from eyas.models.draft import Eagle3Draft
 from eyas.train.config import TrainConfig
-from eyas.train.optimise.optimiser import GuardedAdamW, lr_share
+from eyas.train.optimise.optimiser import GuardedOptimiser
 from eyas.train.optimise.ranks import SOLO, Ranks
+from eyas.train.optimise.schedule import average_keep, lr_share
 from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.step_outcome import PendingStep, StepOutcome, pack_figures, read_steps
 from eyas.train.optimise.teaching import Teaching
@@ -95,17 +96,21 @@ class Trainer:
         self._lr, self._num_steps, self._clock = lr, num_steps, clock
         self._aux_boundaries = draft.spec.aux_boundaries
         named = draft.named_parameters() if shards is None else shards.local_parameters()
-        self.optimiser = GuardedAdamW(named, config, lr, SOLO if shards is None else ranks)
+        self.optimiser = GuardedOptimiser(named, config, lr, SOLO if shards is None else ranks, shards)
         # With a bf16 target the draft computes in bf16 too; its fp32 weights are cast once a step.
         half = teaching.parts.dtype
         dtype = half if half == torch.bfloat16 else draft.dtype
         self._micro_batch = config.micro_batch_on(self.device.type)
         is_fused = config.unroll != "modules"
         with self.whole_draft():
-            self._unroll = make_unroll(draft, config.ttt_steps, dtype, is_fused=is_fused)
+            self._unroll = make_unroll(
+                draft, config.ttt_steps, dtype, is_fused=is_fused, dropped_share=config.feedback_dropout
+            )
         self._pads = teaching.states.pads or self._unroll.pads
         self._vocabulary = DraftVocabulary.of(draft, self.device)
-        self._distributions = distributions_for(self.device, dtype, is_fused=is_fused)
+        self._distributions = distributions_for(
+            self.device, dtype, is_fused=is_fused, temperature=config.teacher_temperature
+        )
         self.data_wait = DataWait.of(self.device)
         self._captured: CapturedMicroBatches | None = None
         if record is not None and isinstance(self._unroll, FusedUnroll) and self.why_not_captured is None:
@@ -127,8 +132,14 @@ class Trainer:
         """Inside, the draft's parameters are whole. With shards, all ranks enter together."""
         return nullcontext() if self.shards is None else self.shards.whole()
 
+    @contextmanager
+    def draft_as_served(self) -> Iterator[None]:
+        """Inside, the draft is whole and has the weights that a file of it would hold: averaged, where asked for."""
+        with self.optimiser.averaged(), self.whole_draft():
+            yield
+
     def draft_to_write(self) -> Eagle3Draft:
-        """The draft without shards; inside `whole_draft`."""
+        """The draft without shards; inside `whole_draft` or `draft_as_served`."""
         return self.draft if self.shards is None else self.shards.plain_copy()
 
     def train_step(self, rows: Sequence[TokenRow], step: int) -> StepOutcome:
@@ -147,10 +158,10 @@ class Trainer:
 
         After a step that is not finite, later ones leave the weights as they are; `read_steps` reports it.
         """
-        figures, padding_share = self._gradients(rows)
+        figures, padding_share = self._gradients(rows, step)
         lr = self._lr * lr_share(step, self._num_steps, self.config)
         with self._clock("optimiser"):
-            norms = self.optimiser.update(lr, figures[0])
+            norms = self.optimiser.update(lr, figures[0], average_keep(step, self._num_steps, self.config))
         return PendingStep(
             step=step, figures=figures, norms=norms, names=self.optimiser.names, lr=lr, padding_share=padding_share
         )
@@ -165,24 +176,24 @@ class Trainer:
     def time_step(self, rows: Sequence[TokenRow]) -> float:
         """Seconds of a step on `rows` without its update; the weights stay as they are. All ranks call it together."""
         begin = time.monotonic()
-        self._gradients(rows)
+        self._gradients(rows, 0)
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.monotonic() - begin
 
-    def _gradients(self, rows: Sequence[TokenRow]) -> tuple[Tensor, float]:
+    def _gradients(self, rows: Sequence[TokenRow], step: int) -> tuple[Tensor, float]:
         """Gradients of the batch, summed over micro-batches and ranks; its figures and its share of padding."""
         config = self.config
         with self.data_wait():
             objective = TttObjective.of(config.loss, config.step_decay, count_targets(rows, config.ttt_steps))
             mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
             parts = (even_micro_batches if self._pads else micro_batches)(mine, self._micro_batch)
-        self.optimiser.inner.zero_grad(set_to_none=True)
+        self.optimiser.forget_gradients()
         step_weights = objective.weights_on(self.device)
         with self.whole_draft():
             self._unroll.refresh()
             add = self._add_captured if self._captured is not None else self._add_computed
-            figures, num_positions = add(parts, step_weights)
+            figures, num_positions = add(parts, step_weights, step)
             self._unroll.publish()
             if self.shards is not None:
                 self.shards.reduce_gradients()
@@ -190,23 +201,32 @@ class Trainer:
         num_tokens = sum(len(row.token_ids) for row in mine)
         return figures, 1 - num_tokens / num_positions if num_positions else 0.0
 
-    def _add_computed(self, parts: Sequence[Sequence[TokenRow]], step_weights: Tensor) -> tuple[Tensor, int]:
+    def _add_computed(self, parts: Sequence[Sequence[TokenRow]], step_weights: Tensor, step: int) -> tuple[Tensor, int]:
         """Add the gradients of micro-batches; gives their figures and the number of positions."""
         num_positions = 0
         figures = torch.zeros(1 + 7 * self.config.ttt_steps, dtype=torch.float64, device=self.device)
-        for part in parts:
+        for number, part in enumerate(parts):
+            self._reseed(step, number)
             with self.data_wait():
                 packed = pack(part, self.config.ttt_steps, self.device)
             num_positions += packed.num_padded if self._pads else packed.length
             figures += self._accumulate(packed, step_weights)
         return figures, num_positions
 
-    def _add_captured(self, parts: Sequence[Sequence[TokenRow]], step_weights: Tensor) -> tuple[Tensor, int]:
+    def _add_captured(self, parts: Sequence[Sequence[TokenRow]], step_weights: Tensor, step: int) -> tuple[Tensor, int]:
         """`_add_computed`, by what was recorded."""
         assert self._captured is not None, "asked only with a recorder"
         self._captured.begin(step_weights)
-        num_positions = sum(self._captured.add(part) for part in parts)
+        num_positions = 0
+        for number, part in enumerate(parts):
+            self._reseed(step, number)
+            num_positions += self._captured.add(part)
         return self._captured.figures.clone(), num_positions
+
+    def _reseed(self, step: int, number: int) -> None:
+        """What is dropped depends on seed, step, rank and micro-batch alone: a resumed run drops the same."""
+        if isinstance(self._unroll, FusedUnroll) and self.config.feedback_dropout:
+            self._unroll.dropping.reseed(self.config.seed, step, self.ranks.rank, number)
 
     def _accumulate(self, packed: Packed, step_weights: Tensor) -> Tensor:
         """Add one micro-batch's gradients; its `pack_figures` stay on the device."""

@@ -192,6 +192,7 @@ def make_plan(
         notes += said
         vocabulary = choose_vocabulary(counts, offered)
         size = len(vocabulary.ids)
+        _require_layers(config, target)
         spec = draft_spec_for(
             target,
             vocab_size=vocab_size,
@@ -245,7 +246,9 @@ def run_identity(
         dtype: that the target computes in.
         init_from: fingerprint of the draft it starts from.
     """
-    options = {name: value for name, value in asdict(config).items() if name not in _DECIDE_NOTHING}
+    # Where feedback is dropped depends on how a step is divided.
+    idle = _DECIDE_NOTHING - {"micro_batch_tokens"} if config.feedback_dropout else _DECIDE_NOTHING
+    options = {name: value for name, value in asdict(config).items() if name not in idle}
     options |= options.pop("shape")
     return {
         "rows": plan.rows.manifest.fingerprint,
@@ -318,6 +321,8 @@ def _require_same_shape(config: TrainConfig, init_from: Path, spec: DraftSpec) -
     if config.draft_vocab_size is not None:
         asked["draft_vocab_size"] = config.offered or spec.vocab_size
     own = {name: getattr(spec, "draft_class" if name == "attention" else name) for name in asked}
+    if config.init_layer is not None:
+        asked["init_layer"], own["init_layer"] = config.init_layer, "trained weights"
     changed = [name for name in asked if asked[name] != own[name]]
     if changed:
         raise TrainConfigInvalid(
@@ -327,6 +332,17 @@ def _require_same_shape(config: TrainConfig, init_from: Path, spec: DraftSpec) -
                 f"--{name.replace('_', '-')} {_typed(asked[name])}, it has {_typed(own[name])}" for name in changed
             ),
             "leave these options out, or leave --init-from out to train a new draft",
+        )
+
+
+def _require_layers(config: TrainConfig, target: TargetSpec) -> None:
+    first, last = config.init_layer, (config.init_layer or 0) + config.shape.num_layers - 1
+    if first is not None and target.num_layers is not None and last >= target.num_layers:
+        raise TrainConfigInvalid(
+            "the target has fewer layers than --init-layer asks for",
+            f"--init-layer {first}",
+            f"the draft would start from layer {last} of {target.num_layers}, counted from 0",
+            f"give --init-layer {max(0, target.num_layers - config.shape.num_layers)} or less",
         )
 
 

@@ -25,7 +25,8 @@ class Batch:
 def plan_batches(lengths: Sequence[int], config: TrainConfig, batch_tokens: int) -> list[Batch]:
     """All steps of a run in order; each pass over the rows has its own order, drawn from (seed, pass).
 
-    A batch takes rows until the next one would exceed `batch_tokens`; a longer row is a batch of its own.
+    A batch takes rows until the next one would exceed its size; a longer row is a batch of its own. That size is
+    `batch_tokens`, or grows to it over the first half of the run (`config.batch_ramp`).
 
     Args:
         lengths: tokens of each row.
@@ -37,12 +38,15 @@ def plan_batches(lengths: Sequence[int], config: TrainConfig, batch_tokens: int)
     """
     plan: list[Batch] = []
     num_planned = epoch = 0
+    sum_of_lengths = sum(lengths)
     _require_plannable(0, _passes(lengths, config), lengths)
     while not _is_enough(plan, num_planned, epoch, config):
-        for batch in _one_pass(lengths, _order(len(lengths), config.seed, epoch), batch_tokens):
-            if _is_enough(plan, num_planned, epoch, config):
-                break
+        order, at = _order(len(lengths), config.seed, epoch), 0
+        while at < len(order) and not _is_enough(plan, num_planned, epoch, config):
+            done = _share_done(len(plan), num_planned, sum_of_lengths, config)
+            batch = _next_batch(lengths, order, at, round(batch_tokens * _ramp(done, config.batch_ramp)))
             plan.append(batch)
+            at += len(batch.rows)
             num_planned += batch.num_tokens
         epoch += 1
         _require_plannable(len(plan), epoch, lengths)
@@ -83,16 +87,22 @@ def _order(num_rows: int, seed: int, epoch: int) -> list[int]:
     return order
 
 
-def _one_pass(lengths: Sequence[int], order: Sequence[int], batch_tokens: int) -> list[Batch]:
-    batches: list[Batch] = []
-    rows: list[int] = []
-    num_tokens = 0
-    for row in order:
-        if rows and num_tokens + lengths[row] > batch_tokens:
-            batches.append(Batch(tuple(rows), num_tokens))
-            rows, num_tokens = [], 0
-        rows.append(row)
-        num_tokens += lengths[row]
-    if rows:
-        batches.append(Batch(tuple(rows), num_tokens))
-    return batches
+def _share_done(num_steps: int, num_tokens: int, tokens_a_pass: int, config: TrainConfig) -> float:
+    """Of the run, before its next step."""
+    if config.steps is not None:
+        return num_steps / config.steps
+    return num_tokens / max(1, config.tokens or tokens_a_pass * config.epochs)
+
+
+def _ramp(done: float, start: float) -> float:
+    """The share of the full size where a share `done` of the run is over."""
+    return min(1.0, start + (1.0 - start) * 2.0 * done)
+
+
+def _next_batch(lengths: Sequence[int], order: Sequence[int], at: int, batch_tokens: int) -> Batch:
+    """Rows of `order` from `at` on."""
+    end, num_tokens = at, 0
+    while end < len(order) and (end == at or num_tokens + lengths[order[end]] <= batch_tokens):
+        num_tokens += lengths[order[end]]
+        end += 1
+    return Batch(tuple(order[at:end]), num_tokens)

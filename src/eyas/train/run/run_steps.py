@@ -146,7 +146,7 @@ class _Run:
     def _replay(self, step: int) -> None:
         assert self.watch.held_out is not None, "asked only with held-out rows"
         begin = time.monotonic()
-        with self.trainer.whole_draft():
+        with self.trainer.draft_as_served():
             figures = self.watch.held_out.measure(self.trainer.draft)
             record = self.journal.add_held_out(step, figures, time.monotonic() - begin)
             if record["is_best"] and self.trainer.ranks.is_first:

@@ -166,7 +166,7 @@ def _train(
     outcome = _run(request, config, plan, trainer, keep, talk)
     kept = written = None
     notes = list[str]()
-    with trainer.whole_draft():
+    with trainer.draft_as_served():
         if ranks.is_first:
             draft = trainer.draft_to_write()
             kept = take_best(outcome, draft) if config.keep == "best" else None

@@ -28,15 +28,15 @@ from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.run.metrics_journal import steps_of
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
+_KINDS = ("draft", "exp_avg", "exp_avg_sq", "momentum", "average")  # of tensors, as `GuardedOptimiser.kinds` has them
 PARTS = "shards"
 
 
 def state_tensors(trainer: Trainer) -> dict[str, Tensor]:
-    """`draft.<name>`, and the moments as `exp_avg.<name>` and `exp_avg_sq.<name>`; this rank's parts with shards."""
+    """`draft.<name>`, and what the optimiser remembers as `exp_avg.<name>` and so on; this rank's parts with shards."""
     tensors = {f"draft.{name}": parameter.detach() for name, parameter in _parameters(trainer)}
     for name, moments in trainer.optimiser.moments().items():
-        tensors |= {f"{kind}.{name}": moments[kind] for kind in MOMENTS if kind in moments}
+        tensors |= {f"{kind}.{name}": moments[kind] for kind in _KINDS if kind in moments}
     return tensors
 
 
@@ -47,12 +47,12 @@ def put_state_tensors(trainer: Trainer, tensors: Mapping[str, Tensor], step: int
     Raises:
         KeyError, RuntimeError: a tensor is missing or has another shape.
     """
-    trained = set(trainer.optimiser.names)
+    kinds = trainer.optimiser.kinds()
     for name, parameter in _parameters(trainer):
-        for kind in ("draft", *MOMENTS) if name in trained else ("draft",):
+        for kind in ("draft", *kinds.get(name, ())):
             _require_like(f"{kind}.{name}", tensors[f"{kind}.{name}"], parameter)
         parameter.copy_(tensors[f"draft.{name}"])
-    moments = [{kind: tensors[f"{kind}.{name}"] for kind in MOMENTS} for name in trainer.optimiser.names]
+    moments = [{kind: tensors[f"{kind}.{name}"] for kind in kinds[name]} for name in trainer.optimiser.names]
     trainer.optimiser.set_moments(step, moments)
 
 
@@ -74,11 +74,11 @@ def load_parts(folder: Path, trainer: Trainer) -> dict[str, Tensor]:
     Raises:
         ValueError: unreadable.
     """
-    trained = set(trainer.optimiser.names)
+    kinds = trainer.optimiser.kinds()
     wanted: dict[str, Tensor] = {}
     for name, parameter in _parameters(trainer):
-        kinds = ("draft", *MOMENTS) if name in trained else ("draft",)
-        wanted |= {f"{kind}.{name}": torch.empty_like(parameter).detach() for kind in kinds}
+        own = ("draft", *kinds.get(name, ()))
+        wanted |= {f"{kind}.{name}": torch.empty_like(parameter).detach() for kind in own}
     shards = trainer.shards
     try:
         if shards is None:
@@ -315,7 +315,7 @@ def _state_tensors_in(folder: Path, trainer: Trainer, tensors: Mapping[str, Tens
     """The tensors for this trainer, from parts or from whole tensors, whichever were written."""
     if (folder / PARTS).exists():
         return load_parts(folder / PARTS, trainer)
-    whole = {key: t for key, t in tensors.items() if key.partition(".")[0] in ("draft", *MOMENTS)}
+    whole = {key: t for key, t in tensors.items() if key.partition(".")[0] in _KINDS}
     return whole if trainer.shards is None else own_parts(whole, trainer.shards)
 
 

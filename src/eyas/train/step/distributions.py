@@ -14,7 +14,7 @@ from eyas.train.config import LossName
 from eyas.train.step.loss import LK_RATE, LOSSES
 from eyas.train.step.row_ops import wide_of
 
-_KINDS: dict[LossName, int] = {"kl": 0, "ce": 1, "tv": 2, "lk": 3}  # as in `kernels.distributions`
+_KINDS: dict[LossName, int] = {"kl": 0, "ce": 1, "tv": 2, "lk": 3, "jeffreys": 4}  # as in `kernels.distributions`
 _BLOCK = 4096
 
 
@@ -83,10 +83,18 @@ class RowLosses:
 
 
 class ReferenceDistributions:
-    """The reference twin."""
+    """The reference twin.
+
+    Args:
+        temperature: of the teacher: its logits are divided by it.
+    """
+
+    def __init__(self, temperature: float = 1.0) -> None:
+        self._temperature = temperature
 
     def reduce(self, logits: Tensor, vocabulary: DraftVocabulary) -> Teacher:
         """The teacher of logits [C, V]."""
+        logits = _tempered(logits, self._temperature)
         wide = logits.to(wide_of(logits))
         argmax = wide.argmax(-1)
         columns = logits if vocabulary.offered is None else logits[:, vocabulary.offered]
@@ -119,16 +127,16 @@ class ReferenceDistributions:
 class TritonDistributions:
     """One program a row; the gradient takes the logits' place."""
 
-    def __init__(self) -> None:
+    def __init__(self, temperature: float = 1.0) -> None:
         import triton
 
         from eyas.train.step.kernels import distributions
 
-        self._kernels, self._power = distributions, triton.next_power_of_2
+        self._kernels, self._power, self._temperature = distributions, triton.next_power_of_2, temperature
 
     def reduce(self, logits: Tensor, vocabulary: DraftVocabulary) -> Teacher:
         """See `ReferenceDistributions.reduce`."""
-        logits = logits.contiguous()
+        logits = _tempered(logits, self._temperature).contiguous()
         (num, width), offered = logits.shape, vocabulary.offered
         columns = logits if offered is None else logits.new_empty(num, len(offered))
         log_norm, log_mass = (torch.empty(num, dtype=torch.float32, device=logits.device) for _ in range(2))
@@ -166,8 +174,14 @@ class TritonDistributions:
 DistributionOps = ReferenceDistributions | TritonDistributions
 
 
-def distributions_for(device: torch.device, dtype: torch.dtype, *, is_fused: bool = True) -> DistributionOps:
-    """The kernels where they are wanted and can run, else the reference twin."""
+def distributions_for(
+    device: torch.device, dtype: torch.dtype, *, is_fused: bool = True, temperature: float = 1.0
+) -> DistributionOps:
+    """The kernels where they are wanted and can run, else the reference twin; with this temperature of the teacher."""
     if is_fused and device.type == "cuda" and dtype in (torch.float32, torch.bfloat16, torch.float16):
-        return TritonDistributions()
-    return ReferenceDistributions()
+        return TritonDistributions(temperature)
+    return ReferenceDistributions(temperature)
+
+
+def _tempered(logits: Tensor, temperature: float) -> Tensor:
+    return logits if temperature == 1.0 else logits / temperature

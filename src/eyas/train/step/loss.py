@@ -44,7 +44,13 @@ def lk(logits: Tensor, log_probs: Tensor, log_mass: Tensor, argmax: Tensor) -> T
     return weight * kl(logits, log_probs, log_mass, argmax) + (1.0 - weight) * (1.0 - acceptance)
 
 
-LOSSES: Mapping[LossName, PositionLoss] = {"kl": kl, "ce": ce, "tv": tv, "lk": lk}
+def jeffreys(logits: Tensor, log_probs: Tensor, log_mass: Tensor, argmax: Tensor) -> Tensor:
+    """Half of KL(p ‖ q) + KL(q ‖ p): what only the draft would say costs as much as what only the target would."""
+    log_q = F.log_softmax(logits.float(), -1)
+    return 0.5 * ((log_q.exp() - log_probs.exp()) * (log_q - log_probs)).sum(-1)
+
+
+LOSSES: Mapping[LossName, PositionLoss] = {"kl": kl, "ce": ce, "tv": tv, "lk": lk, "jeffreys": jeffreys}
 
 
 def _acceptance(logits: Tensor, log_probs: Tensor, log_mass: Tensor) -> Tensor:

@@ -18,8 +18,10 @@ from eyas.models.draft import Eagle3Draft
 from eyas.models.draft_layer import DraftLayer
 from eyas.models.rope import inverse_frequencies
 from eyas.models.states import from_padded, to_padded
+from eyas.train.config import TrainConfigInvalid
 from eyas.train.rows.packing import Packed
 from eyas.train.step.compute_weights import ComputeWeight, linear, swiglu_linear
+from eyas.train.step.dropping import FeedbackDropping
 from eyas.train.step.packed_target import angle_table
 from eyas.train.step.row_gradients import UnrolledAttention, add_rms_norm, pick_rows, rms_norm, rope_split
 from eyas.train.step.row_ops import Angles, HeadCounts
@@ -46,10 +48,24 @@ class Unroll(Protocol):
         """Add all gradients to the draft's parameters."""
 
 
-def make_unroll(draft: Eagle3Draft, num_steps: int, dtype: torch.dtype, *, is_fused: bool = True) -> Unroll:
-    """The fused path where it is wanted and can compute `draft`, else its modules; computes in `dtype`."""
-    if is_fused and why_not_fused(draft.spec) is None:
-        return FusedUnroll(draft, num_steps, dtype)
+def make_unroll(
+    draft: Eagle3Draft, num_steps: int, dtype: torch.dtype, *, is_fused: bool = True, dropped_share: float = 0.0
+) -> Unroll:
+    """The fused path where it is wanted and can compute `draft`, else its modules; computes in `dtype`.
+
+    Args:
+        dropped_share: see `FeedbackDropping`; the modules know none.
+    """
+    why_not = why_not_fused(draft.spec) if is_fused else "--unroll modules"
+    if why_not is None:
+        return FusedUnroll(draft, num_steps, dtype, dropped_share)
+    if dropped_share:
+        raise TrainConfigInvalid(
+            "this draft's feedback cannot be dropped",
+            f"--feedback-dropout {dropped_share:g}",
+            f"only the fused step can, and it does not compute this draft: {why_not}",
+            "leave --feedback-dropout out",
+        )
     return ModuleUnroll(draft, num_steps, dtype)
 
 
@@ -94,8 +110,9 @@ class FusedUnroll:
 
     pads = False
 
-    def __init__(self, draft: Eagle3Draft, num_steps: int, dtype: torch.dtype) -> None:
+    def __init__(self, draft: Eagle3Draft, num_steps: int, dtype: torch.dtype, dropped_share: float = 0.0) -> None:
         spec = draft.spec
+        self.dropping = FeedbackDropping(dropped_share, draft.fc.weight.device)
         self._draft, self._num_steps, self._dtype = draft, num_steps, dtype
         self._layers = [cast(DraftLayer, layer) for layer in draft.layers]
         self._weights = [_LayerWeights(layer, dtype, spec.hidden_size) for layer in self._layers]
@@ -147,6 +164,9 @@ class FusedUnroll:
             else:
                 state, normed = add_rms_norm(change, residual, first.hidden_norm.weight, eps)
                 picked.append(rms_norm(pick_rows(state, packed.picks[j]), self._draft.norm.weight, eps))
+            if self.dropping.share and j + 1 < self._num_steps:
+                kept = self.dropping.kept(j, packed.length)
+                state, normed = state * kept, normed * kept  # the norm of zeros is zero
         return torch.stack(picked)
 
     def _run_layers(

@@ -89,7 +89,7 @@ def distribution_results(ops: DistributionOps, sizes: dict, random: Source) -> d
     weights = random(steps * num, wide=True).abs()
     weights[1] = 0.0
     weights = torch.where((teacher.argmax_draft >= 0).repeat(steps), weights, 0.0)
-    for name in ("kl", "ce", "tv", "lk"):
+    for name in ("kl", "ce", "tv", "lk", "jeffreys"):
         drafts = (random(steps * num, size) + teacher.logits.repeat(steps, 1)).to(logits.dtype)
         rows = ops.losses(drafts.clone(), teacher, weights, name)
         found |= {name: rows.losses, f"{name} grad": rows.grad * size**0.5, f"{name} drafted": rows.drafted}

@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).with_name("interpreted.py")
 def test_every_kernel_computes_what_its_plain_twin_computes():
     errors: dict[str, float] = interpreted(SCRIPT)
 
-    assert {"norm", "swiglu", "rope", "merge", "teacher", "kl", "ce", "tv", "lk"} < set(errors)
+    assert {"norm", "swiglu", "rope", "merge", "teacher", "kl", "ce", "tv", "lk", "jeffreys"} < set(errors)
     assert max(errors.values()) < 1e-4, errors
     for name in ("argmax", "argmax draft", "kl drafted"):
         assert errors[name] == 0

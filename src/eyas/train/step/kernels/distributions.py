@@ -61,7 +61,8 @@ def loss_kernel(
 ):  # fmt: skip
     """Loss and argmax of each row of logits [K * C, D], which then becomes its own gradient times the row's weight.
 
-    LOSS: 0 kl, 1 ce, 2 tv, 3 lk (see `train.loss`). Row r learns from teacher row r % C; a weight of 0 means no loss.
+    LOSS: 0 kl, 1 ce, 2 tv, 3 lk, 4 jeffreys (see `train.loss`). Row r learns from teacher row r % C; a weight of 0
+    means no loss.
     """
     row = tl.program_id(0).to(tl.int64)
     n = row % C
@@ -80,11 +81,12 @@ def loss_kernel(
     weight = tl.load(weight_ptr + row)
     log_norm, log_mass = tl.load(log_norm_ptr + n), tl.load(log_mass_ptr + n)
     argmax = tl.load(argmax_ptr + n)
-    divergence, accepted, below = 0.0, 0.0, 0.0
+    divergence, accepted, below, reverse = 0.0, 0.0, 0.0, 0.0
     if LOSS >= 2:
         d_sum = tl.zeros([BLOCK], tl.float32)
         a_sum = tl.zeros([BLOCK], tl.float32)
         b_sum = tl.zeros([BLOCK], tl.float32)
+        r_sum = tl.zeros([BLOCK], tl.float32)
         for begin in range(0, D, BLOCK):
             k = begin + lane
             x = tl.load(logits_ptr + row * D + k, mask=k < D, other=float("-inf")).to(tl.float32) - norm
@@ -94,7 +96,9 @@ def loss_kernel(
             d_sum += tl.where(p > 0, p * (y - x), 0.0)
             a_sum += tl.minimum(mine, q)
             b_sum += tl.where(q < mine, q, 0.0)
+            r_sum += tl.where(q > 0, q * (x - y), 0.0)
         divergence, accepted, below = tl.sum(d_sum, 0), tl.sum(a_sum, 0), tl.sum(b_sum, 0)
+        reverse = tl.sum(r_sum, 0)
     trust = tl.exp(-rate * accepted)
     sums = tl.zeros([BLOCK], tl.float32)
     for begin in range(0, D, BLOCK):
@@ -114,10 +118,14 @@ def loss_kernel(
                 grad = q * below - tl.where(q < tl.exp(y + log_mass), q, 0.0)
                 if LOSS == 3:
                     grad = trust * (q - p) + (1.0 - trust) * grad
+                if LOSS == 4:
+                    grad = 0.5 * (q - p + tl.where(q > 0, q * (x - y - reverse), 0.0))
         tl.store(logits_ptr + row * D + k, (grad * weight).to(logits_ptr.dtype.element_ty), mask=k < D)
     loss = tl.sum(sums, 0)
     if LOSS == 2:
         loss = 1.0 - accepted
     if LOSS == 3:
         loss = trust * divergence + (1.0 - trust) * (1.0 - accepted)
+    if LOSS == 4:
+        loss = 0.5 * (divergence + reverse)
     tl.store(loss_ptr + row, tl.where(weight != 0.0, loss, 0.0))
