@@ -14,9 +14,13 @@ from eyas.data.rows.mixture import DataFile, data_files
 from eyas.data.rows.row_maker import RowMaker
 from eyas.data.rows.row_store import ROW_COUNTS, RowArrays, Rows, damaged
 from eyas.data.rows.selection import Selected, collect, select
+<<<<<<< HEAD
 from eyas.data.text.server_tokenizer import ServerTokenizer
+=======
+from eyas.data.rows.variety import lengths, missing_kinds, sample
+>>>>>>> 02942c7 (Rows are held out by default and by kind, prepare names the kinds that are missing, eval shows prompt lengths and the weakest set; the ablation of training has its driver)
 from eyas.data.text.target_text import TargetText, load_target_text
-from eyas.data.text.tokenise import TokenRow
+from eyas.data.text.tokenise import TokenRow, decode_many
 from eyas.errors import EyasError
 from eyas.records import fingerprint
 from eyas.records.atomic import OutputExists, atomic_folder, require_place, require_replaceable
@@ -152,6 +156,7 @@ def prepare(
     if collected.rows.num_rows and maker.refused is not None:
         talk.note(f"records that cannot be rendered are left out and counted; to keep them: {maker.refused.do}")
     selected = select(collected, files, config.held_out, maker, talk)
+    _say_variety(selected.rows, text, talk)
     first = {reason: place_of(c, files[c.source].path) for reason, c in maker.first.items()}
     _require_useful(selected.rows, maker, first, files)
     manifest = _manifest(selected, text, config, whole, _sources(files, prints, maker, selected), maker)
@@ -180,6 +185,21 @@ def _say_inserted(inserted: Mapping[str, int], talk: Talk) -> None:
             f"the template puts {text!r} between the prompt and {counted(count, 'answer')} without reasoning: the"
             " target has to write it there, so it is supervised (where --template-options put it into the prompt, it is"
             " not)"
+        )
+
+
+def _say_variety(rows: RowArrays, text: TargetText, talk: Talk) -> None:
+    """How long prompts and answers are, and which kinds are missing; nothing of a few rows."""
+    numbers = sample(rows.num_rows)
+    if numbers is None:
+        return
+    seen = [rows.row(number) for number in numbers]
+    talk.line(lengths(seen))
+    missing = missing_kinds(seen, decode_many(text.tokenizer, [row.token_ids for row in seen]))
+    if missing:
+        talk.note(
+            f"hardly any row (under 1 %) holds {', '.join(missing)}: on such text the draft will accept less. Add some"
+            " if your server gets it; docs/data.md, 'Kinds of text'"
         )
 
 

@@ -36,14 +36,15 @@ class PrepareConfig:
     earlier turns)."""
     template_options: Annotated[str, Parameter(group=DATA)] = "{}"
     """JSON object of further variables for the chat template, such as '{"enable_thinking": false}'."""
-    held_out: Annotated[int, Parameter(group=DATA)] = 0
-    """Number of rows set aside for evaluation; no row with one of their prompts is trained on."""
+    held_out: Annotated[int | None, Parameter(group=DATA)] = None
+    """Number of rows set aside for evaluation, 0 = none; no row with one of their prompts is trained on. By default one
+    of 25 different prompts, at most 64, and none of fewer than 100."""
 
     def __post_init__(self) -> None:
         problems = []
         if self.max_length < 16:
             problems.append(f"max_length = {self.max_length}, wanted 16 or more")
-        if self.held_out < 0:
+        if self.held_out is not None and self.held_out < 0:
             problems.append(f"held_out = {self.held_out}, wanted 0 or more")
         try:
             is_object = isinstance(json.loads(self.template_options), dict)

@@ -70,6 +70,7 @@ class EvalRecord:
     Attributes:
         figures: of all rows.
         sets: name -> figures, in order of first appearance in the data.
+        prompt_lengths: by prompt tokens ("under 256", "256 … 1023", "1024 or more"), those that occur.
         rows: in the data's order.
         not_repetitive: the same figures without the answers that repeat themselves.
         tree: width, depth, num_nodes of the trees drafted; None for chains.
@@ -82,6 +83,7 @@ class EvalRecord:
     figures: Figures
     tree: Mapping[str, int] | None = None
     sets: Mapping[str, Figures]
+    prompt_lengths: Mapping[str, Figures]
     not_repetitive: NotRepetitive
     draft: Mapping[str, Any]
     target: Mapping[str, Any]

@@ -28,7 +28,13 @@ from eyas.records.eval_rows import EvalPrompt, EvalRow, files_of, read_eval_rows
 from eyas.records.probe_pack import ProbeAbout
 from eyas.replay.answers import answer_prompts
 from eyas.replay.eval_config import EvalConfig, ReplayConfig
-from eyas.replay.figures import figures_by_set, figures_of, is_nothing_accepted, nothing_accepted
+from eyas.replay.figures import (
+    figures_by_prompt_length,
+    figures_by_set,
+    figures_of,
+    is_nothing_accepted,
+    nothing_accepted,
+)
 from eyas.replay.predict import predict_each, predictions_document
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
 from eyas.replay.replay import check_vocabulary, replay_states
@@ -189,6 +195,7 @@ def _replayed(
         predicted=predictions_document(engines),
         figures=figures,
         sets=figures_by_set(results, depth),
+        prompt_lengths=figures_by_prompt_length(results, [len(row.prompt_ids) for row in rows], depth),
         rows=results,
         not_repetitive=NotRepetitive(
             limit=REPETITIVE, figures=figures_of(plain, depth), sets=figures_by_set(plain, depth)

@@ -31,6 +31,24 @@ def figures_by_set(rows: Sequence[RowResult], num_draft_tokens: int) -> dict[str
     return {name: figures_of([row for row in rows if row.set == name], num_draft_tokens) for name in names}
 
 
+_LENGTHS = ((256, "under 256"), (1024, "256 … 1023"))  # tokens of a prompt, below which it is called so
+_LONGEST = "1024 or more"
+
+
+def figures_by_prompt_length(
+    rows: Sequence[RowResult], prompt_tokens: Sequence[int], num_draft_tokens: int
+) -> dict[str, Figures]:
+    """Range of prompt lengths -> figures of its rows, the short ones first; ranges without rows are left out.
+
+    Args:
+        prompt_tokens: of each row.
+    """
+    found: dict[str, list[RowResult]] = {name: [] for name in (*(name for _, name in _LENGTHS), _LONGEST)}
+    for row, length in zip(rows, prompt_tokens, strict=True):
+        found[next((name for below, name in _LENGTHS if length < below), _LONGEST)].append(row)
+    return {name: figures_of(some, num_draft_tokens) for name, some in found.items() if some}
+
+
 _NOTHING = 1.005  # shown as 1.00
 _NEARLY_NOTHING = 1.3
 

@@ -141,7 +141,7 @@ def test_a_record_that_the_template_refuses_is_left_out_and_the_others_are_kept(
     target = save_target_with(tmp_path / "target", REFUSES + CHATML)
     records = [{"messages": [{"role": "user", "content": f"q{i}"}, ANSWER]} for i in range(600)]
     records[position] = {"messages": [{"role": "user", "content": "no"}, ANSWER]}
-    done = run_on(target, tmp_path, *records)
+    done = run_on(target, tmp_path, *records, held_out=0)
 
     assert done.manifest.num_rows == 599
     assert done.manifest.dropped == {

@@ -28,7 +28,7 @@ def run(target: Path, data: list[str | Path], out: Path, **options) -> Prepared:
 
 def test_a_weight_says_how_often_each_row_is_taken(target: Path, tmp_path: Path):
     one, many = write(tmp_path / "one.jsonl", "a"), write(tmp_path / "many.jsonl", *map(str, range(200)))
-    done = run(target, [f"{one}:3", f"{many}:0.5"], tmp_path / "rows")
+    done = run(target, [f"{one}:3", f"{many}:0.5"], tmp_path / "rows", held_out=0)
 
     first, second = done.manifest.sources
     assert (first.num_rows, first.weight) == (3, 3.0)

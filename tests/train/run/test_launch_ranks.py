@@ -39,7 +39,15 @@ from train_run_folder import make_run_folder
 # Sums in another order are all that may differ: fp32, relative.
 TOLERANCE = 1e-4
 CONFIG = TrainConfig(
-    steps=12, batch_tokens=150, draft_vocab_size=32, ttt_steps=3, checkpoint_every_s=1e-9, eval_every=4, lr=1e-3
+    steps=12,
+    batch_tokens=150,
+    draft_vocab_size=32,
+    ttt_steps=3,
+    checkpoint_every_s=1e-9,
+    eval_every=4,
+    lr=1e-3,
+    optimiser="muon",
+    average_share=0.5,
 )
 
 

@@ -176,9 +176,29 @@ def render(document: Mapping[str, Any]) -> str:
     lines.append(_line("all" if len(sets) != 1 else next(iter(sets)), document, width))
     conditional = " ".join(_share(p) for p in document["per_position_conditional"])
     lines.append(f"each {at} given that all before it were accepted: {conditional}")
+    lines += _by_length(document)
     lines += _without_repetition(document)
+    lines += _weakest(sets)
     lines += filter(None, [meaning(document["accept_length"], k)])
     return "\n".join(lines)
+
+
+def _by_length(document: Mapping[str, Any]) -> list[str]:
+    """Accept length by the prompts' length, where there are several."""
+    lengths: Mapping[str, Mapping[str, Any]] = document["prompt_lengths"]
+    if len(lengths) < 2:
+        return []
+    parts = [f"{name} {_length(f['accept_length'])} ({f['num_requests']} rows)" for name, f in lengths.items()]
+    return [f"by tokens of the prompt: {', '.join(parts)}"]
+
+
+def _weakest(sets: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The set that is served worst, which a mean hides."""
+    known = {name: figures for name, figures in sets.items() if figures["accept_length"] is not None}
+    if len(known) < 2:
+        return []
+    name = min(known, key=lambda name: float(known[name]["accept_length"]))
+    return [f"weakest set: {name}, {_length(known[name]['accept_length'])}"]
 
 
 def _without_repetition(document: Mapping[str, Any]) -> list[str]:

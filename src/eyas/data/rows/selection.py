@@ -75,11 +75,19 @@ def choose_held_out(keys: "NDArray[np.int64]", is_greedy: "NDArray[np.bool_]", n
     )
 
 
-def eval_row(row: TokenRow, name: str) -> EvalRow:
-    """A row as `eyas eval` reads it: the first answer, and what stands before it."""
+_FEW_PROMPTS, _HELD_OUT_OF, _MOST_HELD_OUT = 100, 25, 64
+
+
+def default_held_out(num_prompts: int) -> int:
+    """How many rows are set aside of so many different prompts."""
+    return 0 if num_prompts < _FEW_PROMPTS else min(_MOST_HELD_OUT, num_prompts // _HELD_OUT_OF)
+
+
+def eval_row(row: TokenRow, name: str, kind: str = SET) -> EvalRow:
+    """A row as `eyas eval` reads it: the first answer, and what stands before it; counted under `kind`."""
     begin = row.is_supervised.index(True)
     end = next((i for i in range(begin, len(row.token_ids)) if not row.is_supervised[i]), len(row.token_ids))
-    return EvalRow(id=name, set=SET, prompt_ids=row.token_ids[:begin], response_ids=row.token_ids[begin:end])
+    return EvalRow(id=name, set=kind, prompt_ids=row.token_ids[:begin], response_ids=row.token_ids[begin:end])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +135,12 @@ def collect(files: Sequence[DataFile], maker: RowMaker, talk: Talk) -> Collected
     return Collected(rows=writer.arrays(), times=how_often, prompts=prompts, is_greedy=is_greedy)
 
 
-def select(collected: Collected, files: Sequence[DataFile], num_held_out: int, maker: RowMaker, talk: Talk) -> Selected:
-    """Take rows as often as their files' weights say, and set some aside first.
+def select(
+    collected: Collected, files: Sequence[DataFile], num_held_out: int | None, maker: RowMaker, talk: Talk
+) -> Selected:
+    """Take rows as often as their files' weights say, and set some aside first (None: `default_held_out`).
+
+    Of several files, each is a set of its own among the rows set aside.
 
     Raises:
         ConfigInvalid: more are to be set aside than half of the prompts.
@@ -138,11 +150,19 @@ def select(collected: Collected, files: Sequence[DataFile], num_held_out: int, m
     rows, how_often = collected.rows, np.frombuffer(collected.times, dtype=np.int32)
     trained = np.arange(rows.num_rows)
     held_out, notes = list[EvalRow](), list[str]()
+    if num_held_out is None:
+        num_prompts = len(np.unique(np.frombuffer(collected.prompts, dtype=np.int64)))
+        num_held_out = default_held_out(num_prompts)
+        aside = f"{num_held_out} of {num_prompts} prompts" if num_held_out else f"none of only {num_prompts} prompts"
+        talk.line(f"held out, so that training can keep its best draft: {aside} (--held-out changes it)")
     if num_held_out:
         is_greedy = np.frombuffer(collected.is_greedy, dtype=np.bool_)
         choice = choose_held_out(np.frombuffer(collected.prompts, dtype=np.int64), is_greedy, num_held_out)
         trained = choice.trained
-        held_out = [eval_row(rows.row(i), f"{files[rows.files[i]].path.name}:{rows.lines[i]}") for i in choice.rows]
+        for i in choice.rows:
+            path = files[rows.files[i]].path
+            kind = path.name.partition(".")[0] if len(files) > 1 else SET
+            held_out.append(eval_row(rows.row(i), f"{path.name}:{rows.lines[i]}", kind))
         if choice.num_shared:
             maker.dropped["shares its prompt with a held-out row"] += choice.num_shared
         others = num_held_out - int(is_greedy[choice.rows].sum())
