@@ -14,11 +14,8 @@ from eyas.data.rows.mixture import DataFile, data_files
 from eyas.data.rows.row_maker import RowMaker
 from eyas.data.rows.row_store import ROW_COUNTS, RowArrays, Rows, damaged
 from eyas.data.rows.selection import Selected, collect, select
-<<<<<<< HEAD
-from eyas.data.text.server_tokenizer import ServerTokenizer
-=======
 from eyas.data.rows.variety import lengths, missing_kinds, sample
->>>>>>> 02942c7 (Rows are held out by default and by kind, prepare names the kinds that are missing, eval shows prompt lengths and the weakest set; the ablation of training has its driver)
+from eyas.data.text.server_tokenizer import ServerTokenizer
 from eyas.data.text.target_text import TargetText, load_target_text
 from eyas.data.text.tokenise import TokenRow, decode_many
 from eyas.errors import EyasError
