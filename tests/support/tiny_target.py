@@ -39,6 +39,27 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "v_head_dim": 8,
         "num_key_value_heads": 4,
     },
+    "glm4_moe": {
+        **MOE,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "partial_rotary_factor": 0.5,
+    },
+    # muP: embedding, residuals and head are scaled by sizes.
+    "minicpm3": {
+        "kv_lora_rank": 16,
+        "q_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 8,
+        "num_key_value_heads": 4,
+        "dim_model_base": 16,
+        "scale_emb": 12,
+        "scale_depth": 1.4,
+    },
     "gemma2": {"sliding_window": 8},
     "gemma3_text": {"sliding_window": 8},
     "gemma4_text": {"sliding_window": 8, "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 8},
@@ -69,12 +90,28 @@ VISION = {
     "num_attention_heads": 2,
     "image_size": 28,
 }
-# Wrappers: kind -> what it holds beside the text model; TEXT_OF names the text model where that is not KIND_text.
+# Wrappers: kind -> what it holds beside the text model; TEXT_OF names the text model where that is not KIND_text, and
+# TEXTS has those that transformers knows inside a wrapper only.
 TEXT_OF = {"kimi_k25": "deepseek_v3"}
+_MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+TEXTS: dict[str, dict[str, Any]] = {"qwen3_vl_text": {"rope_parameters": _MROPE}}
 NESTED: dict[str, dict[str, Any]] = {
     "kimi_k25": {"vision_config": {**VISION, "patch_size": 14}, "tie_word_embeddings": False},
     "gemma3": {"vision_config": {**VISION, "patch_size": 14}, "mm_tokens_per_image": 4},
     "llama4": {"vision_config": {**VISION, "patch_size": 14, "vision_output_dim": 16}},
+    # Deepstack: the vision tower's states are added to those of the first layers, for images only.
+    "qwen3_vl": {
+        "vision_config": {
+            "depth": 4,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "patch_size": 14,
+            "out_hidden_size": 32,
+            "deepstack_visual_indexes": [0, 1, 2],
+            "num_position_embeddings": 16,
+        }
+    },
 }
 
 
@@ -83,7 +120,7 @@ def tiny_target(kind: str = "llama", seed: int = 0, **changes: Any) -> PreTraine
     torch.manual_seed(seed)
     if kind in NESTED:
         text_kind = TEXT_OF.get(kind, f"{kind}_text")
-        text = {**SMALL, **CONFIGS[text_kind], **changes, "model_type": text_kind}
+        text = {**SMALL, **(CONFIGS | TEXTS)[text_kind], **changes, "model_type": text_kind}
         config = AutoConfig.for_model(kind, text_config=text, **NESTED[kind])
         model = AutoModelForImageTextToText.from_config(config)
     else:
