@@ -20,6 +20,7 @@ LIGHT = [
     "eyas.cli.commands.demo",
     "eyas.cli.commands.engines",
     "eyas.cli.commands.eval",
+    "eyas.cli.commands.extract",
     "eyas.cli.commands.header",
     "eyas.cli.commands.prepare",
     "eyas.cli.commands.report",

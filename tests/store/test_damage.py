@@ -212,6 +212,7 @@ def _manifest(**changes: object) -> str:
         _manifest(target="../../etc/passwd"),
         _manifest(source=7),
         _manifest(rows=7),
+        _manifest(keep_prompt=-1),
         _manifest(shards=["../../../etc/passwd"]),
         _manifest(source="x" * (1 << 20)),
     ],

@@ -26,6 +26,7 @@ from eyas.talk import printable
 COMMANDS = {
     "demo": "The main job end to end, on the built-in target.",
     "prepare": "Conversations to tokenised rows with an exact loss mask.",
+    "extract": "A target's states over rows, proven, into a store to train from.",
     "store": "Stores of a target's states: verify, stats, merge, drop.",
     "train": "Train an EAGLE-3 draft for a target.",
     "eval": "Accept length of a draft by replay, without a server.",

@@ -1,4 +1,4 @@
-"""`ExtractSource`: what computes a target's states over rows of tokens. Imports no torch.
+"""`ExtractSource`: what computes a target's states over rows of tokens. Imports neither torch nor numpy.
 
 Shapes: n tokens of a row, P positions with states, A boundaries, Ht hidden size.
 """
@@ -6,13 +6,15 @@ Shapes: n tokens of a row, P positions with states, A boundaries, Ht hidden size
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
-
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
-from eyas.store.about import StateDtype
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from eyas.store.about import StateDtype
 
 
 class SourceUnsupported(EyasError):
@@ -35,13 +37,13 @@ class Wanted:
         folder: of the target.
         target: what its config says.
         boundaries: numbers of decoder layers applied, ascending.
-        dtype: that the store will hold. A source gives this or the dtype in which it computes.
+        dtype: that the store will hold, None for what the source computes in. A source gives the one or the other.
     """
 
     folder: Path
     target: TargetSpec
     boundaries: tuple[int, ...]
-    dtype: StateDtype
+    dtype: "StateDtype | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class ExtractSource(Protocol):
     @property
     def last(self) -> Literal["post-norm", "pre-norm"]: ...
     @property
-    def dtype(self) -> StateDtype: ...
+    def dtype(self) -> "StateDtype": ...
     @property
     def is_reference(self) -> bool: ...
 

@@ -56,6 +56,7 @@ class StoreAbout:
         last: whether the last state is after the final norm (what the head reads) or before it.
         dtype: of the states; float8_e4m3 has a float32 scale per position and state.
         source: what computed them, "transformers==5.17.0".
+        keep_prompt: rows begin this many tokens before the first supervised one; None where they are whole.
     """
 
     target: Mapping[str, Any]
@@ -69,6 +70,7 @@ class StoreAbout:
     tokenizer: str | None = None
     template: str | None = None
     rows: str | None = None
+    keep_prompt: int | None = None
 
     @property
     def num_states(self) -> int:
@@ -163,10 +165,11 @@ def _wrong_field(found: Mapping[str, Any]) -> str | None:
         "source": isinstance(found.get("source"), str),
         "last": found.get("last") in _LAST,
         "dtype": isinstance(found.get("dtype"), str) and found["dtype"] in NUMPY_DTYPES,
+        "keep_prompt": found.get("keep_prompt") is None or _is_count(found["keep_prompt"], 1 << 30, least=0),
         **{name: isinstance(found.get(name), str | None) for name in ("tokenizer", "template", "rows")},
     }
     return next((name for name, is_right in right.items() if not is_right), None)
 
 
-def _is_count(value: Any, most: int) -> bool:
-    return type(value) is int and 1 <= value <= most
+def _is_count(value: Any, most: int, least: int = 1) -> bool:
+    return type(value) is int and least <= value <= most

@@ -32,11 +32,12 @@ class StoreWriter:
 
     Attributes:
         about: of the store.
+        number: of this writer, from 0; no other living one has it.
         repaired: what was cut from an earlier writer's files, in words, to be told once.
     """
 
     def __init__(self, folder: Path, about: StoreAbout, number: int, lock: IO[bytes], shard_bytes: int) -> None:
-        self.about = about
+        self.about, self.number = about, number
         self._folder, self._lock, self._shard_bytes = folder, lock, shard_bytes
         self._hasher = ThreadPoolExecutor(1)
         self._known, self._learned = set[str](), set[ShardName]()

@@ -3,10 +3,11 @@ import dataclasses
 import pytest
 import torch
 
+from eyas.contract.spec.layer_ids import default_aux_boundaries
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.models.draft import Eagle3Draft
 from eyas.models.target import Target
-from eyas.train.preflight.draft_spec import TargetShapeUnknown, default_aux_boundaries, draft_spec_for
+from eyas.train.preflight.draft_spec import TargetShapeUnknown, draft_spec_for
 from eyas.train.preflight.starting_draft import initialise
 from tiny_target import tiny_target
 

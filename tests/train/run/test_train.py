@@ -16,8 +16,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from byte_tokenizer import CHATML, save_target_with
 from eyas.cli.app import main
 from eyas.contract.reading.open_draft import open_draft
+from eyas.contract.spec.layer_ids import AuxBoundaryBeyondTarget
 from eyas.contract.spec.target_spec import read_target
 from eyas.data.rows.row_store import Rows
+from eyas.data.rows.same_text import RowsOfAnotherTarget
 from eyas.errors import EnvironmentMissing
 from eyas.models.load_draft import load_draft
 from eyas.models.placement import place
@@ -34,9 +36,8 @@ from eyas.talk import Silent
 from eyas.train.config import TrainConfig, TrainConfigInvalid
 from eyas.train.optimise.optimiser import TrainingDiverged
 from eyas.train.optimise.trainer import Trainer
-from eyas.train.preflight.draft_spec import AuxBoundaryBeyondTarget
 from eyas.train.preflight.examine import DiskTooSmall, plan_train
-from eyas.train.preflight.train_plan import DraftVocabTooLarge, RowsOfAnotherTarget
+from eyas.train.preflight.train_plan import DraftVocabTooLarge
 from eyas.train.request import TrainRequest
 from eyas.train.rows.held_out_rows import HeldOutUnusable
 from eyas.train.rows.packing import pack

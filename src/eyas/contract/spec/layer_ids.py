@@ -82,6 +82,33 @@ def default_boundaries(num_layers: int) -> tuple[int, int, int]:
     return 2, num_layers // 2, num_layers - 3
 
 
+class AuxBoundaryBeyondTarget(EyasError):
+    """A boundary counts more layers than the target has."""
+
+    code = "aux-boundary-beyond-target"
+
+
+def default_aux_boundaries(num_layers: int) -> tuple[int, ...]:
+    """Low, middle and high: 2, N // 2 and N - 3 layers applied, the default of SGLang and vLLM.
+
+    Targets too shallow for that take boundaries as far apart as they have.
+    """
+    usual = (2, num_layers // 2, num_layers - 3)
+    shallow = (1, num_layers // 2, num_layers - 1)
+    return next((b for b in (usual, shallow) if b[0] < b[1] < b[2]), (1, 2, 3))
+
+
+def require_within(boundaries: Sequence[int], num_layers: int, flag: str = "--aux-boundaries") -> None:
+    """Raise `AuxBoundaryBeyondTarget` where one is deeper than the target."""
+    if max(boundaries) > num_layers:
+        raise AuxBoundaryBeyondTarget(
+            f"there is no state after {max(boundaries)} layers",
+            f"{flag} {' '.join(map(str, boundaries))}",
+            f"the target has {num_layers} layers; boundaries count the layers applied, 0 … {num_layers}",
+            f"give {flag} of at most {num_layers}",
+        )
+
+
 # language models whose SGLang class reads ids by the first one (deepseek_v2.py and what derives from it)
 _DEEPSEEK = ("deepseek", "kimi_k2", "kimi_k25", "glm_moe_dsa", "mistral_large_3")
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from eyas.contract.spec.draft_spec import DraftSpec, Mla, Rope
+from eyas.contract.spec.layer_ids import default_aux_boundaries, require_within
 from eyas.contract.spec.target_spec import TargetSpec
 from eyas.errors import EyasError
 from eyas.train.config import DraftShape, TrainConfig, TrainConfigInvalid
@@ -13,22 +14,6 @@ class TargetShapeUnknown(EyasError):
     """The target's config does not give a size that a new draft takes from it."""
 
     code = "target-shape-unknown"
-
-
-class AuxBoundaryBeyondTarget(EyasError):
-    """A boundary counts more layers than the target has."""
-
-    code = "aux-boundary-beyond-target"
-
-
-def default_aux_boundaries(num_layers: int) -> tuple[int, ...]:
-    """Low, middle and high: 2, N // 2 and N - 3 layers applied, the default of SGLang and vLLM.
-
-    Targets too shallow for that take boundaries as far apart as they have.
-    """
-    usual = (2, num_layers // 2, num_layers - 3)
-    shallow = (1, num_layers // 2, num_layers - 1)
-    return next((b for b in (usual, shallow) if b[0] < b[1] < b[2]), (1, 2, 3))
 
 
 def draft_spec_for(
@@ -58,7 +43,7 @@ def draft_spec_for(
     wide = shape.intermediate_size or mlp_width(target)
     _require_sizes(target, {"num_heads": heads.num, "head_dim": heads.width, "intermediate_size": wide})
     boundaries = aux_boundaries or default_aux_boundaries(target.num_layers)
-    _require_within(boundaries, target)
+    require_within(boundaries, target.num_layers)
     is_mla = shape.attention == "mla"
     return DraftSpec(
         draft_class=shape.attention,
@@ -171,16 +156,6 @@ def _require_sizes(target: TargetSpec, sizes: Mapping[str, int | None]) -> None:
             target.where,
             "a new draft takes its shape from the target",
             "start from a draft of the wanted shape: --init-from D",
-        )
-
-
-def _require_within(boundaries: tuple[int, ...], target: TargetSpec) -> None:
-    if boundaries[-1] > target.num_layers:
-        raise AuxBoundaryBeyondTarget(
-            f"there is no state after {boundaries[-1]} layers",
-            f"--aux-boundaries {' '.join(map(str, boundaries))}",
-            f"the target has {target.num_layers} layers; boundaries count the layers applied, 0 … {target.num_layers}",
-            f"give --aux-boundaries of at most {target.num_layers}",
         )
 
 

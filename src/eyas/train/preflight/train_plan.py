@@ -11,6 +11,7 @@ from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_size import TargetSize, size_of_tensors
 from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.data.rows.row_store import Rows
+from eyas.data.rows.same_text import require_same_text
 from eyas.errors import EyasError
 from eyas.models.save_draft import choose_dialect
 from eyas.records.rows import RULES, RowsUnreadable
@@ -80,12 +81,6 @@ def choose_vocabulary(counts: "NDArray[np.int64]", size: int) -> ChosenVocabular
 _REPLAYS_WANTED = 10
 _DECIDE_NOTHING = {"checkpoint_every_s", "log_every", "micro_batch_tokens", "unroll"}
 _FEW_STEPS = 20
-
-
-class RowsOfAnotherTarget(EyasError):
-    """The rows were made with another tokenizer or chat template than the target's."""
-
-    code = "rows-of-another-target"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +170,7 @@ def make_plan(
         HeldOutUnusable: no held-out row can be replayed.
     """
     target, rows = read_target(target_folder), Rows(rows_folder)
-    _require_same_text(target, rows)
+    require_same_text(target, rows)
     _require_lesson(rows)
     manifest = rows.manifest
     tensors = read_checkpoint(target_folder).tensors
@@ -295,22 +290,6 @@ def _age_notes(rows: Rows) -> tuple[str, ...]:
         return ()
     which = f"rules {made}" if made else "rules that are not recorded"
     return (f"the rows were made by {which}, this eyas has {RULES}: run `eyas prepare --replace` to make them again",)
-
-
-def _require_same_text(target: TargetSpec, rows: Rows) -> None:
-    manifest = rows.manifest
-    pairs = [
-        ("tokenizer", manifest.tokenizer, target.tokenizer_hash or "unknown"),
-        ("chat template", manifest.template, target.template_hash or "unknown"),
-    ]
-    different = [f"{name}: rows {ours}, target {theirs}" for name, ours, theirs in pairs if ours != theirs]
-    if different:
-        raise RowsOfAnotherTarget(
-            f"the rows were not made for this target: {' and '.join(d.split(':')[0] for d in different)} differ",
-            str(rows.folder),
-            "; ".join(different),
-            "run `eyas prepare` again with this target",
-        )
 
 
 def _require_same_shape(config: TrainConfig, init_from: Path, spec: DraftSpec) -> None:

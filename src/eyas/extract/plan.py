@@ -1,0 +1,154 @@
+"""What a run of `eyas extract` will do, from rows, config and headers: which rows, which states, how much disk."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from eyas.contract.spec.layer_ids import default_aux_boundaries, require_within
+from eyas.contract.spec.target_spec import TargetSpec, read_target
+from eyas.data.rows.row_store import Rows
+from eyas.data.rows.same_text import require_same_text
+from eyas.extract.config import ExtractConfig
+from eyas.extract.forecast import Forecast, RowSizes, forecast
+from eyas.extract.source import AskedRow, ExtractSource
+from eyas.records.rows import RowsUnreadable
+from eyas.store import StoreAbout, StoreReader, row_key
+from eyas.store.about import MANIFEST, StateDtype
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractRequest:
+    """Inputs, output and device.
+
+    Attributes:
+        target: folder of the target; of its weights only head, norm and embedding are read where a server computes.
+        rows: folder of `eyas prepare`.
+        out: folder of the store; resumed if it is one.
+        source: "transformers", or the URL of servers: "sglang://HOST:PORT", "vllm://HOST:PORT".
+        device, dtype: of a target in this process; see `models.placement.place`.
+    """
+
+    target: Path
+    rows: Path
+    out: Path
+    source: str = "transformers"
+    device: str = "auto"
+    dtype: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRow:
+    """One row to extract.
+
+    Attributes:
+        key: see `row_key`.
+        asked: tokens, and the first position that is kept.
+        is_supervised: a flag per token.
+    """
+
+    key: str
+    asked: AskedRow
+    is_supervised: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPlan:
+    """The rows of a folder as a store keeps them.
+
+    Attributes:
+        rows: each once; a row that `prepare` took several times has its states once.
+        num_repeated: rows of the folder that are another one's repeat.
+        spec: of the target.
+        boundaries: ascending.
+        fingerprint: of the rows.
+    """
+
+    rows: Sequence[PlannedRow]
+    num_repeated: int
+    spec: TargetSpec
+    boundaries: tuple[int, ...]
+    fingerprint: str
+
+
+def plan_rows(request: ExtractRequest, config: ExtractConfig) -> RowPlan:
+    """Read and check rows and target.
+
+    Raises:
+        RowsUnreadable, RowsOfAnotherTarget: the rows are not for this target.
+        AuxBoundaryBeyondTarget: a boundary is deeper than it.
+        CheckpointNotFound, TargetConfigIncomplete: it is not a target.
+    """
+    spec, rows = read_target(request.target), Rows(request.rows)
+    require_same_text(spec, rows)
+    if spec.vocab_size is not None:
+        rows.require_within(spec.vocab_size)
+    if not len(rows):
+        raise RowsUnreadable("there are no rows", str(request.rows), "the folder holds none", "prepare some")
+    boundaries = tuple(sorted(config.boundaries or default_aux_boundaries(spec.num_layers)))
+    require_within(boundaries, spec.num_layers, "--boundaries")
+    planned = dict[str, PlannedRow]()
+    for row in rows:
+        key, first = row_key(row.token_ids), _first(row.is_supervised, config.keep_prompt)
+        if (there := planned.get(key)) is None or first < there.asked.first:
+            asked = AskedRow(token_ids=row.token_ids, first=first)
+            planned[key] = PlannedRow(key=key, asked=asked, is_supervised=row.is_supervised)
+    return RowPlan(
+        rows=list(planned.values()),
+        num_repeated=len(rows) - len(planned),
+        spec=spec,
+        boundaries=boundaries,
+        fingerprint=rows.manifest.fingerprint,
+    )
+
+
+def about_of(plan: RowPlan, config: ExtractConfig, source: ExtractSource, vocab_size: int) -> StoreAbout:
+    """The store that `source` fills."""
+    dtype: StateDtype = source.dtype if config.store_dtype == "auto" else config.store_dtype
+    spec = plan.spec
+    return StoreAbout(
+        target=spec.as_document(),
+        hidden_size=spec.hidden_size,
+        num_layers=spec.num_layers,
+        vocab_size=spec.vocab_size or vocab_size,
+        tokenizer=spec.tokenizer_hash,
+        template=spec.template_hash,
+        rows=plan.fingerprint,
+        boundaries=plan.boundaries,
+        last=source.last,
+        dtype=dtype,
+        source=source.name,
+        keep_prompt=config.keep_prompt,
+    )
+
+
+def missing_rows(plan: RowPlan, about: StoreAbout, out: Path) -> list[PlannedRow]:
+    """Those that the store does not hold yet.
+
+    Raises:
+        StoreMismatch: `out` is a store of other states.
+        StoreUnreadable, StoreDamaged: it is damaged.
+    """
+    if not os.path.exists(out / MANIFEST):
+        return list(plan.rows)
+    reader = StoreReader.open(out)
+    reader.about.require_same(about, out, "give the options that the store was made with, or another --out")
+    return [row for row in plan.rows if reader.find(row.key) is None]
+
+
+def forecast_of(rows: Sequence[PlannedRow], about: StoreAbout, out: Path) -> Forecast:
+    """What writing `rows` takes."""
+    lengths = np.array([len(row.asked.token_ids) for row in rows], np.int64)
+    begins = np.array([_supervised_from(row.is_supervised) for row in rows], np.int64)
+    return forecast(RowSizes(lengths=lengths, supervised_from=begins), about, about.keep_prompt, out)
+
+
+def _supervised_from(flags: Sequence[bool]) -> int:
+    return next((i for i, is_on in enumerate(flags) if is_on), len(flags))
+
+
+def _first(flags: Sequence[bool], keep_prompt: int | None) -> int:
+    """The first position kept, as `RowSizes.firsts` counts it."""
+    return 0 if keep_prompt is None else min(max(_supervised_from(flags) - keep_prompt, 0), len(flags) - 1)
