@@ -1,7 +1,6 @@
 """Which source `--from` means: transformers in this process, or servers by the scheme of their URL."""
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from eyas.extract.source import ExtractSource, SourceUnsupported, Wanted
@@ -41,5 +40,6 @@ def open_source(
         from eyas.extract.transformers_source import TransformersSource
 
         return TransformersSource(wanted, placement, most_tokens)
-    opened: ExtractSource = import_module("eyas.extract.server_source").ServerSource.open(name, wanted, say=say)
-    return opened
+    from eyas.extract.server_source import ServerSource
+
+    return ServerSource.open(name, wanted, say=say)
