@@ -13,6 +13,7 @@ HEAVY = ["torch", "transformers", "numpy", "safetensors", "tokenizers"]
 LIGHT = [
     "eyas",
     "eyas.cli.app",
+    "eyas.cli.commands.accept",
     "eyas.cli.commands.bench",
     "eyas.cli.commands.chat",
     "eyas.cli.commands.check",

@@ -42,6 +42,7 @@ COMMANDS = {
     "engines": "The load rules that eyas knows, by engine and version.",
     "serve": "Start SGLang, vLLM or TensorRT-LLM with a draft, supervised.",
     "watch": "What a server is doing now, from a URL, a process or a log.",
+    "accept": "What a server accepts, from its log or counters, rank by rank.",
 }
 
 # Options that hold a path or something else: FILE:2, none.
@@ -139,7 +140,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run_command(arguments: Sequence[str]) -> int:
-    if arguments[:1] == ["watch"]:  # "-" is how every tool calls it; our parser takes it for an option
+    if arguments[:1] in (["watch"], ["accept"]):  # "-" is how every tool calls it; our parser takes it for an option
         arguments = ["/dev/stdin" if word == "-" else word for word in arguments]
     as_json = "--json" in _own(arguments)
     try:

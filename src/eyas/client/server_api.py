@@ -103,6 +103,7 @@ class Counters:
         speculates: whether the server says that it does; None if it does not say.
         acceptance: rank -> lifetime counts; {} where the engine has none.
         accept_lengths: rank -> lifetime average as the engine gives it, bonus included; for a look only.
+        recent_lengths: rank -> the same of its last reporting interval.
         num_ranks: data-parallel ranks; None if not told.
         progress_mark: numbers of which at least one changes when the engine does anything; () if there are none.
         notes: what could not be read, and why.
@@ -114,6 +115,7 @@ class Counters:
     speculates: bool | None = None
     acceptance: Mapping[str, Acceptance] = field(default_factory=dict)
     accept_lengths: Mapping[str, float] = field(default_factory=dict)
+    recent_lengths: Mapping[str, float] = field(default_factory=dict)
     num_ranks: int | None = None
     progress_mark: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
@@ -186,6 +188,8 @@ class ServerApi:
         counts_of: (extras, depth) -> counts of the request.
         read_counters: (client, address, whether to ask the scheduler too) -> a reading; None = it has no counters.
         has_lifetime_counts: its counters hold acceptance per position, so that two readings can be compared.
+        words: (version, K, accept length and accept rate as one line shows them) -> what its own figures mean.
+        promql: PromQL of its accept length.
     """
 
     name: str
@@ -203,6 +207,10 @@ class ServerApi:
     )
     read_counters: Callable[["httpx.Client", "ServerAddress", bool], Counters] | None = None
     has_lifetime_counts: bool = False
+    words: Callable[[str | None, int | None, float | None, float | None], tuple[str, ...]] = (
+        lambda version, k, length, rate: ()
+    )
+    promql: str = ""
 
 
 OPENAI = ServerApi(name="openai")

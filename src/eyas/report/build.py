@@ -9,7 +9,7 @@ from eyas import __version__
 from eyas.report.documents import CHECK, Document, RunDocuments, mixed_drafts, read_runs
 from eyas.report.page import Headline, Page, Section, Table, render
 from eyas.report.section_bench import BENCH, bench_headlines, bench_sections
-from eyas.report.section_lengths import PARITY, VERDICT, lengths_sections
+from eyas.report.section_lengths import ACCEPT, PARITY, VERDICT, lengths_sections
 from eyas.report.sections import (
     EVAL,
     HELD_OUT,
@@ -25,7 +25,7 @@ from eyas.report.sections import (
 from eyas.talk import Talk
 
 # Schemas whose content is on a card.
-_SHOWN = {BENCH, CHECK, EVAL, TIMELINE, METRICS, HELD_OUT, ROWS, PARITY, VERDICT}
+_SHOWN = {BENCH, CHECK, EVAL, TIMELINE, METRICS, HELD_OUT, ROWS, ACCEPT, PARITY, VERDICT}
 _TERMS = (
     ("K", "drafts per verify pass: tokens that the draft proposes before the target checks them in one pass"),
     ("bonus token", "the target's own token in each verify pass, after the last accepted draft"),

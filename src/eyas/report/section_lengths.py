@@ -5,7 +5,7 @@ from eyas.report.documents import RunDocuments
 from eyas.report.page import Chart, Section, Table, Text
 from eyas.report.side_by_side import Column, columns_of, range_text, share_text
 
-PARITY, VERDICT = "eyas.parity", "eyas.verdict"
+ACCEPT, PARITY, VERDICT = "eyas.accept", "eyas.parity", "eyas.verdict"
 _MOST_DRAWN = 6
 _LEAD = (
     "What the draft accepts as it was trained, what each engine was predicted to accept with it, and what servers did"

@@ -1,7 +1,7 @@
 """Trained, predicted, served: the acceptance that the documents of a run hold, as columns of one table.
 
 Trained: `eyas eval`, the replay of `eyas parity`. Predicted: `eyas check --probe`, `eyas eval --for`. Served: the
-verdict of `eyas serve`, the counts of `eyas parity`, our engine's in `eyas bench`.
+verdict of `eyas serve`, the counts of `eyas accept` and `eyas parity`, our engine's in `eyas bench`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,7 +61,7 @@ def _of(name: str, content: Mapping[str, Any]) -> Iterator[Column]:
     elif schema == "eyas.parity":
         yield from _one("trained", f"{name}, replay of the served text", content["replayed"])
         yield from _one("served", name, content["served"])
-    elif schema == "eyas.verdict":
+    elif schema in ("eyas.verdict", "eyas.accept"):
         yield from _one("served", name, content)
     elif schema == "eyas.bench":
         for row in content["comparisons"]:

@@ -71,7 +71,7 @@ def eval_(
         these engines will serve, by replaying the draft as it runs it (`eyas check` says why it differs).
     beside
         Run folders or JSON documents of eyas: the predictions (`eyas check --probe`) and served figures (`eyas serve`,
-        `eyas parity`, `eyas bench`) in them are shown beside this evaluation.
+        `eyas accept`, `eyas parity`, `eyas bench`) in them are shown beside this evaluation.
     save_rows
         Write the rows with the target's answers here (JSONL), so that the next run need not generate them.
     write_probe

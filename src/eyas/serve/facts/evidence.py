@@ -160,6 +160,7 @@ class CounterFacts:
         generation_tokens: tokens made. running: requests now (and waiting ones).
         rounds, accepted_at: verify passes, and per position those in which that draft was accepted.
         mark: numbers of which at least one changes when the engine does anything; () where there are none.
+        rank_lengths: data-parallel rank -> accept length, as the engine counts or reports it; {} where it does not.
     """
 
     generation_tokens: float | None = None
@@ -167,6 +168,7 @@ class CounterFacts:
     rounds: float | None = None
     accepted_at: tuple[float, ...] = ()
     mark: tuple[float, ...] = ()
+    rank_lengths: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

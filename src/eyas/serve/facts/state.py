@@ -215,6 +215,7 @@ class Snapshot:
         at: unix time in seconds. elapsed_s: since the supervisor began.
         reason: why this state and no other, in one line of evidence.
         ready_eta_s: till ready, from remembered durations; None = not known.
+        accept_lengths: data-parallel rank -> accept length since its start, or as last reported; {} if not told.
         warnings: standing ones (acceptance alarm, "idle: not proven alive", missing probes), each once.
         last_line: the last log line, for the live view.
     """
@@ -230,6 +231,7 @@ class Snapshot:
     cause: Cause | None = None
     stall: Stall | None = None
     proof: Proof | None = None
+    accept_lengths: Mapping[str, float] = field(default_factory=dict)
     ranks: tuple[RankView, ...] = ()
     gpus: tuple[GpuView, ...] = ()
     endpoints: Mapping[str, str] = field(default_factory=dict)

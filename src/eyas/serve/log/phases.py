@@ -11,14 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from eyas.serve.facts.evidence import Bar, LogLine
 from eyas.serve.facts.state import ModelRole, PhaseProgress
+from eyas.serve.log.logged_acceptance import LoggedAcceptance, acceptance_of, number, values_of
 from eyas.serve.log.tables import LogTable, Marker, ProgressRule
 
 DONE = ": done, continuing"
 _MAX_REPEATS = 50  # a line of the same form oftener than this in one phase is a heartbeat, not progress
-_VALUES_CHARACTERS = 2000
 _MAX_FORMS, _FORM_CHARACTERS = 5000, 300
 _SERVING_LINES = 5
-_LARGEST = 1e12
 _UNPREFIXED = ("info", "hint", "end")  # what does no harm where it is only quoted
 _DIGITS = re.compile(r"[\d.:]+")
 
@@ -57,15 +56,6 @@ class LineMeaning:
     began: PhaseRun | None = None
     says: str = ""
     restarted: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggedAcceptance:
-    """What one line says: accept length (bonus included), rounds (0 = not told), share of first drafts accepted."""
-
-    length: float
-    rounds: int
-    first: float | None
 
 
 @dataclass(slots=True)
@@ -186,13 +176,10 @@ class PhaseTracker:
         elif marker.event == "ready":
             self._become_ready(line.at)
         elif marker.event == "serving":
-            said = dict(groups)
-            for name, pattern in marker.values.items():
-                if value := re.search(pattern, line.message[:_VALUES_CHARACTERS]):
-                    said[name] = value[1]
-            self.serving = {k: number for k, v in said.items() if (number := _number(v)) is not None}
-            if "accept_length" in self.serving:
-                self.logged.append(self._logged(said.get("per_position", "")))
+            said = {**groups, **values_of(marker, line.message)}
+            self.serving = {k: value for k, v in said.items() if (value := number(v)) is not None}
+            if (logged := acceptance_of(said, self.table.life.log_rounds, at=line.at, label=line.label)) is not None:
+                self.logged.append(logged)
             self._become_ready(line.at)
         elif marker.event == "draining":
             self.draining_at = self.draining_at or line.at
@@ -204,15 +191,6 @@ class PhaseTracker:
         elif marker.event == "finished":
             self.finished_at = line.at
         return LineMeaning(moved=moved, began=began, says=marker.says)
-
-    def _logged(self, per_position: str) -> LoggedAcceptance:
-        """The acceptance that the last line states, and of how many rounds if it says so."""
-        shares = [number for part in per_position.split(",") if (number := _number(part)) is not None]
-        rounds = self.serving.get("running", 0) * self.table.life.log_rounds
-        if shares and "drafted" in self.serving:
-            rounds = self.serving["drafted"] / len(shares)
-        first = shares[0] if shares else None
-        return LoggedAcceptance(length=self.serving["accept_length"], rounds=int(rounds), first=first)
 
     def _role(self, marker: Marker, line: LogLine, groups: Mapping[str, str]) -> ModelRole | None:
         role = groups.get("role", marker.role)
@@ -308,12 +286,3 @@ class PhaseTracker:
             return False
         role: ModelRole | None = "target" if rule.role == "target" else "draft" if rule.role == "draft" else None
         return self._begin(rule.phase, role, detail, at) is not None
-
-
-def _number(text: str) -> float | None:
-    """What a log line says as a number; None for "nan" and for what is not a number or is too large to be true."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if 0 <= value < _LARGEST else None

@@ -37,6 +37,8 @@ class Life:
         constant_health_s: a good /health that comes faster does not look at the engine; 0 = it never does more.
         log_rounds: verify passes of one request between two of its lines about decoding.
         requests: pattern of the lines that serving prints, other than access logs.
+        facts: what a launch says of itself: name -> pattern whose first group is the value (num_draft_tokens, topk,
+            log_rounds, version, max_running, capped; graphs_off, prefix_cache_off and overlap_off where they match).
     """
 
     title: str = "the engine"
@@ -52,6 +54,7 @@ class Life:
     constant_health_s: float = 0.0
     log_rounds: int = 0
     requests: str = ""
+    facts: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

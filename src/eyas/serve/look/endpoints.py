@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 from eyas.client.address import ServerAddress, get_json, open_http
+from eyas.client.server_api import Counters
 from eyas.contract.engines.registry import ENGINES, engine_of_owner, server_api
 from eyas.errors import EyasError
 from eyas.serve.facts.containment import told
@@ -24,6 +25,7 @@ from eyas.serve.facts.state import Engine
 _LONGEST_S = 26.0
 _PORT_S = 1.0
 _KNOWN_S = 30.0  # another server may take the port over
+_MOST_RANKS = 1024
 _MOST = 1e18  # no counter of a server gets there
 
 Told = TypeVar("Told")
@@ -213,7 +215,15 @@ class Endpoints:
             rounds=None if total is None else _finite(total.rounds),
             accepted_at=accepted_at if all(map(math.isfinite, accepted_at)) else (),
             mark=tuple(filter(math.isfinite, reading.progress_mark)),
+            rank_lengths=_rank_lengths(reading),
         )
+
+
+def _rank_lengths(reading: Counters) -> dict[str, float]:
+    """Of each rank since its start; as last reported, where it does not count."""
+    counted = {rank: counts.accept_length for rank, counts in reading.acceptance.items() if counts.rounds}
+    told = counted or dict(reading.recent_lengths or reading.accept_lengths)
+    return {rank: length for rank, length in list(told.items())[:_MOST_RANKS] if math.isfinite(length)}
 
 
 def _finite(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from eyas.serve.facts.evidence import CounterFacts
 from eyas.serve.facts.state import Proof
-from eyas.serve.log.phases import LoggedAcceptance
+from eyas.serve.log.logged_acceptance import LoggedAcceptance
 
 _MIN_ROUNDS = 200
 _MIN_LINES = 3

@@ -362,6 +362,7 @@ class Supervisor:
             cause=self._cause(seen) if state is StateName.CRASHED or self._has_told_cause() else None,
             stall=stall,
             proof=proof or logged,
+            accept_lengths=seen.counters.rank_lengths if seen.counters else {},
             ranks=tuple(map(rank_view, seen.processes or ())),
             gpus=gpu_views(seen.gpus or ()),
             endpoints={path: str(answer) for path, answer in seen.endpoints.items()},

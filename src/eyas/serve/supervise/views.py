@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _BAR_CELLS = 20
+_MOST_RANKS = 16
 _COLOURS = {
     StateName.READY: "green",
     StateName.PROVEN: "green",
@@ -145,8 +146,7 @@ def lines_of(snapshot: Snapshot, rows: tuple[PhaseRow, ...]) -> list[str]:
                 for g in snapshot.gpus
             )
         )
-    if snapshot.proof is not None:
-        lines.append(f"speculation: {snapshot.proof.text}")
+    lines += _speculation(snapshot)
     lines += [f"warning: {warning}" for warning in snapshot.warnings]
     if snapshot.last_line:
         lines.append(f"log: {snapshot.last_line[:160]}")
@@ -167,10 +167,18 @@ def final_text(snapshot: Snapshot, *, where: str = "") -> str:
         lines.append(f"phase: {phase.title}, {seconds(phase.elapsed_s)}")
         lines[-1] += f"; quiet for {seconds(phase.quiet_s)} of {seconds(phase.budget_s)}" if phase.quiet_s >= 10 else ""
         lines += [f"last line: {snapshot.last_line[:300]}"] if snapshot.last_line else []
-    lines += [f"speculation: {snapshot.proof.text}"] if snapshot.proof is not None else []
+    lines += _speculation(snapshot)
     lines += [f"warning: {warning}" for warning in snapshot.warnings]
     lines += [f"run folder: {where}"] if where else []
     return "\n".join(lines)
+
+
+def _speculation(snapshot: Snapshot) -> list[str]:
+    """What is accepted, and by which data-parallel rank where there are several."""
+    lines = [f"speculation: {snapshot.proof.text}"] if snapshot.proof is not None else []
+    lengths = snapshot.accept_lengths
+    shown = ", ".join(f"{rank} {length:.2f}" for rank, length in list(lengths.items())[:_MOST_RANKS])
+    return lines + ([f"accept length by rank: {shown}"] if len(lengths) > 1 else [])
 
 
 def _stall_lines(snapshot: Snapshot) -> list[str]:
@@ -234,6 +242,11 @@ def textfile_of(snapshot: Snapshot) -> str:
         ]
         rows += _gauge("eyas_watch_quiet_seconds", "Since anything last moved.", snapshot.phase.quiet_s)
         rows += _gauge("eyas_watch_budget_seconds", "How long this phase may be quiet.", snapshot.phase.budget_s)
+    if len(snapshot.accept_lengths) > 1:
+        rows += ["# HELP eyas_watch_rank_accept_length Tokens per verify pass of each data-parallel rank."]
+        rows += ["# TYPE eyas_watch_rank_accept_length gauge"]
+        lengths = snapshot.accept_lengths.items()
+        rows += [f'eyas_watch_rank_accept_length{{rank="{_escape(rank)}"}} {length:.10g}' for rank, length in lengths]
     if snapshot.proof is not None:
         rows += _gauge("eyas_watch_rounds", "Verify passes seen.", snapshot.proof.rounds)
         if snapshot.proof.accept_length is not None:

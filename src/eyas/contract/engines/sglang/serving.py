@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from eyas.client.address import ServerAddress, ServerRefused, get_json, get_text
 from eyas.client.counters import progress_mark, whole_total
-from eyas.client.prometheus import Sample, parse, total
+from eyas.client.prometheus import Sample, by_label, parse, total
 from eyas.client.server_api import (
     MOST_POSITIONS,
     Counters,
@@ -49,6 +49,7 @@ _EXACT = {
     "skip_special_tokens": False,
     "spaces_between_special_tokens": False,
 }
+_RECENT = "sglang:spec_accept_length"
 _END = 1e15  # no count of one answer gets there
 _PROGRESS = (
     "sglang:generation_tokens",
@@ -236,6 +237,9 @@ def counters_of(samples: Sequence[Sample], info: Mapping[str, Any] | None, notes
         waiting=whole_total(samples, "sglang:num_queue_reqs"),
         speculates=speculates,
         accept_lengths=lengths,
+        recent_lengths={
+            rank or "0": length for rank, length in by_label(samples, _RECENT, "dp_rank").items() if length > 0
+        },
         num_ranks=len(states) or None,
         progress_mark=progress_mark(samples, _PROGRESS),
         notes=missing + notes,
@@ -273,6 +277,20 @@ def _first_list(meta: Mapping[str, Any], names: Sequence[str]) -> list[int] | No
     return None
 
 
+def words(version: str | None, k: int | None, length: float | None, rate: float | None) -> tuple[str, ...]:
+    """What `accept len` and `accept rate` of the log and of /metrics mean; the rate changed its meaning in 0.5.11."""
+    new = "SGLang's accept rate since 0.5.11: accepted drafts / proposed drafts; 0.00 is a dead draft"
+    old = (
+        "SGLang's accept rate up to 0.5.10: (accepted drafts + bonus) / num-draft-tokens; a dead draft shows"
+        " 1 / num-draft-tokens, such as 0.25 at steps 3, top-k 1, num-draft-tokens 4"
+    )
+    is_new = None if version is None else at_least(version, "0.5.11")
+    if is_new is None and k is not None and length is not None and rate is not None:
+        is_new = abs(rate - (length - 1) / k) < abs(rate - length / (k + 1))
+    said = (new, old) if is_new is None else (new if is_new else old,)
+    return ("SGLang's accept len: tokens per verify pass, bonus included, of the last decode passes; as here", *said)
+
+
 SERVING = ServerApi(
     name="sglang",
     owners=("sglang",),
@@ -286,4 +304,6 @@ SERVING = ServerApi(
     extras_of=extras_of,
     counts_of=counts_of,
     read_counters=read_counters,
+    words=words,
+    promql="avg by (dp_rank) (sglang:spec_accept_length)",
 )

@@ -80,4 +80,13 @@ def _count(row: Mapping[str, Any], name: str) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 60 else 0
 
 
-SERVING = ServerApi(name="tensorrt-llm", owners=("tensorrt_llm",), has_version=True, read_counters=read_counters)
+SERVING = ServerApi(
+    name="tensorrt-llm",
+    owners=("tensorrt_llm",),
+    has_version=True,
+    read_counters=read_counters,
+    promql="trtllm_spec_decode_acceptance_length",
+    words=lambda version, k, length, rate: (
+        "TensorRT-LLM's acceptance length: tokens per verify pass, bonus included, of the last iteration",
+    ),
+)

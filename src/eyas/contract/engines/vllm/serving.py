@@ -118,4 +118,11 @@ SERVING = ServerApi(
     counts_of=counts_of,
     read_counters=read_counters,
     has_lifetime_counts=True,
+    words=lambda version, k, length, rate: (
+        "vLLM's Mean acceptance length: tokens per verify pass, bonus included; as here",
+        "vLLM's Avg Draft acceptance rate: accepted drafts / proposed drafts, all positions together; as here",
+        "vLLM's Per-position acceptance rate: share of all passes, not of those that got there; as here",
+    ),
+    promql="1 + sum by (engine) (rate(vllm:spec_decode_num_accepted_tokens_total[5m]))"
+    " / sum by (engine) (rate(vllm:spec_decode_num_drafts_total[5m]))",
 )
