@@ -26,7 +26,7 @@ import traceback
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,12 +105,12 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"schema": "eyas.capture-h200/1", "engine": arguments.engine}
     with ExitStack() as stack:
-        urls = {}
+        urls, processes = {}, {}
         for number, served in enumerate(what_to_serve(arguments, out)):
             port = arguments.port + number
-            urls[served] = stack.enter_context(started(served, port, arguments, out))
-        for served in list(urls):
-            results[f"ready_{served.key}"] = attempt(lambda s=served: ready(urls[s], s, arguments, out))
+            urls[served], processes[served] = stack.enter_context(started(served, port, arguments, out))
+        for served in urls:
+            results[f"ready_{served.key}"] = ready(urls[served], processes[served], served, arguments, out)
         for served in [s for s in urls if s.captures and s.key != "8b"]:
             results[f"equality_{served.key}"] = attempt(lambda s=served: equality(s, urls[s], arguments))
             save(results, out, arguments)
@@ -160,8 +160,10 @@ def what_to_serve(arguments: argparse.Namespace, out: Path) -> list[Served]:
 
 
 @contextmanager
-def started(served: Served, port: int, arguments: argparse.Namespace, out: Path) -> Iterator[str]:
-    """The server's process group, ended with the block; gives its URL."""
+def started(
+    served: Served, port: int, arguments: argparse.Namespace, out: Path
+) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """The server's process group, ended with the block."""
     base = CPU_FLAGS if arguments.cpu else FLAGS
     flags = arguments.flags if arguments.flags is not None else base[arguments.engine]
     request = LaunchRequest(
@@ -175,7 +177,7 @@ def started(served: Served, port: int, arguments: argparse.Namespace, out: Path)
         pythonpath=arguments.pythonpath,
     )
     caller = {**os.environ, "HF_HUB_OFFLINE": "1", **({} if arguments.cpu else VARIABLES[arguments.engine])}
-    options = CaptureOptions(aux_boundaries=served.boundaries, spool_gb=arguments.spool_gb)
+    options = CaptureOptions(boundaries=served.boundaries, spool_gb=arguments.spool_gb)
     plan = plan_capture(request, options, caller=caller, cache=out / "cache", talk=Silent())
     if not plan.may_start:
         raise SystemExit("\n".join(map(str, plan.refused)))
@@ -187,9 +189,10 @@ def started(served: Served, port: int, arguments: argparse.Namespace, out: Path)
     with spool_folder(plan.capture), (out / f"{served.key}.log").open("wb") as log:
         process = subprocess.Popen(argv, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
         try:
-            yield plan.command.url
+            yield plan.command.url, process
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
@@ -206,10 +209,12 @@ def plain_flags(argv: Sequence[str]) -> list[str]:
     return kept
 
 
-def ready(url: str, served: Served, arguments: argparse.Namespace, out: Path) -> Any:
-    """Seconds until /health says 200; waits at most --limit-s."""
+def ready(
+    url: str, process: "subprocess.Popen[bytes]", served: Served, arguments: argparse.Namespace, out: Path
+) -> Any:
+    """Seconds until /health says 200; waits at most --limit-s, and not for a server that has ended."""
     began = time.monotonic()
-    while time.monotonic() - began < arguments.limit_s:
+    while time.monotonic() - began < arguments.limit_s and process.poll() is None:
         try:
             with urllib.request.urlopen(url + "/health", timeout=5) as answer:
                 if answer.status == 200:
@@ -217,9 +222,9 @@ def ready(url: str, served: Served, arguments: argparse.Namespace, out: Path) ->
                     return round(time.monotonic() - began, 1)
         except OSError:
             time.sleep(0.5)
-        if b"Traceback" in (text := (out / f"{served.key}.log").read_bytes()) and b"exit" in text[-2000:].lower():
-            break
-    return {"is_good": False, "error": (out / f"{served.key}.log").read_text(errors="replace")[-3000:]}
+    log = (out / f"{served.key}.log").read_text(errors="replace")[-3000:]
+    print(f"{served.key} is not ready (exit code {process.poll()}):\n{log}", flush=True)
+    return {"is_good": False, "error": log}
 
 
 def opened(served: Served, url: str, arguments: argparse.Namespace) -> ServerSource:
@@ -374,7 +379,7 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     both = ["mla", "throughput"] if arguments.engine == "sglang" else ["throughput"]
     arguments.parts = arguments.parts if arguments.parts is not None else both
-    arguments.tiny = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 8, "num_attention_heads": 4}
+    arguments.tiny = {"hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 2}
     arguments.tiny |= {"num_key_value_heads": 2, "vocab_size": 49152}
     if arguments.target == "smollm2-135m":
         wheel = os.environ.get("EYAS_SMOLLM2_WHEEL")

@@ -89,7 +89,7 @@ def test_sglang_computes_every_row_whole_and_outside_graphs(tmp_path: Path, vers
     ],
 )
 def test_layer_ids_are_written_as_the_target_s_class_reads_them(tmp_path: Path, version, config, boundaries, wanted):
-    assert ids(plan(tmp_path, "sglang", version, config, capture=CaptureOptions(aux_boundaries=boundaries))) == wanted
+    assert ids(plan(tmp_path, "sglang", version, config, capture=CaptureOptions(boundaries=boundaries))) == wanted
 
 
 def test_vllm_keeps_states_in_the_place_of_a_draft_and_hands_them_to_our_connector(tmp_path: Path):
@@ -135,7 +135,7 @@ def test_what_would_give_wrong_rows_is_refused_before_the_start(tmp_path, engine
 
 
 def test_a_boundary_that_the_class_cannot_give_is_named(tmp_path: Path):
-    found = plan(tmp_path, "sglang", "0.5.23", capture=CaptureOptions(aux_boundaries=(2, 30)))
+    found = plan(tmp_path, "sglang", "0.5.23", capture=CaptureOptions(boundaries=(2, 30)))
 
     assert "boundary 30 is not in 1 .. 29" in str(found.refused[0])
 
@@ -153,7 +153,7 @@ def test_what_waits_is_bounded_by_the_option_and_told(tmp_path: Path):
     assert any("0.0 GB; a row may have 976 tokens" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("wrong", [{"aux_boundaries": (3, 2)}, {"aux_boundaries": (2, 2)}, {"spool_gb": 0.0}])
+@pytest.mark.parametrize("wrong", [{"boundaries": (3, 2)}, {"boundaries": (2, 2)}, {"spool_gb": 0.0}])
 def test_impossible_options_are_refused(wrong):
     with pytest.raises(ServeOptionsInvalid):
         CaptureOptions(**wrong)

@@ -37,7 +37,7 @@ _MOST_BYTES, _LEAST_BYTES = 8 << 30, 256 << 20
 class CaptureOptions:
     """How a server hands over its target's states."""
 
-    aux_boundaries: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")] = None
+    boundaries: Annotated[tuple[int, ...] | None, Parameter(consume_multiple=True, negative="")] = None
     """With --capture: numbers of decoder layers after which states are taken; default 2, N/2 and N-3 of N layers."""
 
     spool: Path | None = None
@@ -48,9 +48,9 @@ class CaptureOptions:
     8.6. A row may take half of it."""
 
     def __post_init__(self) -> None:
-        chosen = self.aux_boundaries
+        chosen = self.boundaries
         refuse_where(
-            (f"--aux-boundaries {chosen} are not increasing", bool(chosen) and list(chosen or ()) != _ordered(chosen)),
+            (f"--boundaries {chosen} are not increasing", bool(chosen) and list(chosen or ()) != _ordered(chosen)),
             (f"--spool-gb {self.spool_gb} is not above 0", self.spool_gb is not None and not self.spool_gb > 0),
         )
 
@@ -112,7 +112,7 @@ def plan_capture(
 
 
 def _wish(request: LaunchRequest, options: CaptureOptions, target: TargetSpec, default_port: int) -> CaptureWish:
-    boundaries = options.aux_boundaries or tuple(sorted(set(default_boundaries(target.num_layers))))
+    boundaries = options.boundaries or tuple(sorted(set(default_boundaries(target.num_layers))))
     folders = spool_folders(request.options.port or default_port)
     folder = options.spool or next((f for f in folders if _half_free(f) >= _LEAST_BYTES), folders[-1])
     limit = int(options.spool_gb * 1e9) if options.spool_gb else min(_half_free(folder), _MOST_BYTES)
