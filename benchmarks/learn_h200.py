@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -194,14 +195,22 @@ class Bench:
 
         rows = Path(job["rows"])
         config = config_of(job)
+        if job.get("second"):
+            config = replace(config, tokens=job["budget"] // 2)
         request = TrainRequest(
             target=self.folder, rows=rows, out=self.args.out / "none", device=self.args.device,
             init_from=Path(job["init_from"]) if job.get("init_from") else None,
         )  # fmt: skip
         plan = make_plan(self.folder, rows, config, request.init_from, None, self.args.device.split(":")[0])
         draft = starting_draft(request, config, plan, self.target.frozen, Silent())
-        trainer, begin = self.trainer(draft, config, plan), time.monotonic()
+        begin = time.monotonic()
+        trainer = self.trainer(draft, config, plan)
         records = self.train(trainer, plan)
+        if job.get("second"):
+            config = replace(config, lr=config.lr / 2, seed=config.seed + 100)
+            plan = self.second_plan(draft, plan, config, on_mistakes=job["second"] == "mistakes")
+            trainer = self.trainer(draft, config, plan)
+            records += self.train(trainer, plan)
         seconds = time.monotonic() - begin
         found: dict[str, Any] = {
             "steps": len(plan.batches), "tokens": plan.num_tokens, "batch_tokens": plan.resolved.batch_tokens,
@@ -224,6 +233,32 @@ class Bench:
 
             torch.cuda.empty_cache()
         return found
+
+    def second_plan(self, draft: Any, plan: Any, config: Any, *, on_mistakes: bool) -> Any:
+        """As many tokens again, of rows not seen yet: those that the draft accepts least of, or any."""
+        from eyas.data.rows.selection import eval_row
+        from eyas.train.rows.batch_plan import Batch, plan_batches
+
+        seen = {row for batch in plan.batches for row in batch.rows}
+        unseen = [row for row in range(len(plan.rows)) if row not in seen][: 3 * len(seen)]
+        if on_mistakes:
+            rows = [eval_row(plan.rows[row], str(row)) for row in unseen]
+            lengths = {name: f["accept_length"] for name, f in self.each(draft, rows).items()}
+            unseen = sorted(unseen, key=lambda row: lengths.get(str(row), 9.0))
+        chosen, tokens = list[int](), 0
+        while tokens < plan.num_tokens and len(chosen) < len(unseen):
+            tokens += plan.rows.length(unseen[len(chosen)])
+            chosen.append(unseen[len(chosen)])
+        config = replace(config, tokens=None)
+        batches = plan_batches([plan.rows.length(row) for row in chosen], config, plan.resolved.batch_tokens)
+        batches = [Batch(tuple(chosen[row] for row in batch.rows), batch.num_tokens) for batch in batches]
+        return replace(plan, batches=batches, num_tokens=tokens, resolved=replace(plan.resolved, lr=config.lr))
+
+    def each(self, draft: Any, rows: list[Any]) -> dict[str, Any]:
+        """Accept length of each row that makes a round, by its id."""
+        rows = [replace(row, set=row.id) for row in rows if len(row.response_ids) > 1]
+        self.replays = {key: kept for key, kept in self.replays.items() if key[0] != "second"}
+        return self.measure(draft, "second", rows)
 
     def kinds(self) -> list[Any]:
         """Answers to the held-out long prompts, if they are written: set = kind."""
@@ -394,6 +429,10 @@ def wanted(board: Board, found: dict[str, Path]) -> Any:
             if source in found and (job := board.job(name, {}, small, seed, folder, is_full=source == "mixed")):
                 return job
     for seed in (0, 1, 2):
+        for second in ("mistakes", "any rows"):
+            if job := board.job(f"second round: {second}", {}, small, seed, rows, second=second):
+                return job
+    for seed in (0, 1, 2):
         for name, changes in board.together(small):
             if job := board.job(name, changes, small, seed, rows, is_full=True):
                 return job
@@ -419,14 +458,21 @@ def explore(board: Board, found: dict[str, Path], errors: list[str], deadline: f
     context = multiprocessing.get_context("spawn")
     results = context.Queue()
     lines = [context.Queue() for _ in range(board.args.workers)]
-    team = [context.Process(target=worker, args=(n, board.args, q, results)) for n, q in enumerate(lines)]
-    for process in team:
+
+    def started(number: int) -> Any:
+        process = context.Process(target=worker, args=(number, board.args, lines[number], results))
         process.start()
+        return process
+
+    team, restarts = [started(number) for number in range(len(lines))], 3 * len(lines)
     busy: set[int] = set()
     while True:
         for number, process in enumerate(team):
             left = deadline - time.monotonic()
-            if number in busy or not process.is_alive() or left <= 0:
+            if not process.is_alive() and restarts > 0 and left > 60:
+                team[number], restarts = started(number), restarts - 1
+                busy.discard(number)
+            if number in busy or not team[number].is_alive() or left <= 0:
                 continue
             job = wanted(board, found)
             if job is None or expected_s(board, job) > left:
@@ -441,8 +487,7 @@ def explore(board: Board, found: dict[str, Path], errors: list[str], deadline: f
         try:
             result = results.get(timeout=2)
         except queue.Empty:
-            dead = {n for n in busy if not team[n].is_alive()}
-            busy -= dead
+            busy -= {n for n in busy if not team[n].is_alive()}
             if not any(process.is_alive() for process in team):
                 break
             if deadline + 60 < time.monotonic():

@@ -68,7 +68,10 @@ def documents(longest: int) -> list[str]:
     """Docstrings of each module, its own first, cut into texts of `longest` characters."""
     found = []
     for name in MODULES:
-        module = importlib.import_module(name)
+        try:
+            module = importlib.import_module(name)
+        except ImportError:  # built without it, or gone from a later Python
+            continue
         members = [m for _, m in sorted(vars(module).items(), key=lambda item: item[0]) if callable(m)]
         docs = [inspect.getdoc(module), *map(inspect.getdoc, members)]
         text = "\n\n".join(dict.fromkeys(doc for doc in docs if doc))

@@ -73,9 +73,9 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     """
     is_tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if is_tall else matrices
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
     if matrices.is_cuda:
         x = x.bfloat16()
-    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
     a, b, c = _QUINTIC
     for _ in range(_ITERATIONS):
         gram = x @ x.mT
