@@ -30,11 +30,11 @@ def test_what_was_left_open_is_chosen_and_told():
     resolved = resolve(TrainConfig(tokens=64_000), hidden_size=1152, num_tokens=10_000, longest=2000)
     assert resolved.lr == pytest.approx(5e-4)
     assert resolved.batch_tokens == 512
-    assert [note.split(";")[0] for note in resolved.notes[:2]] == [
-        "learning rate 0.0005 (peak), chosen for width 1152",
-        "512 tokens per step",
-    ]
-    assert "a batch of its own" in resolved.notes[2]
+    assert resolved.notes[0] == (
+        "chosen for 0.064 M tokens, adamw and a new draft of width 1152: a peak learning rate of 0.0005 (--lr),"
+        " 512 tokens a step (--batch-tokens)"
+    )
+    assert "a batch of its own" in resolved.notes[1]
 
 
 @pytest.mark.parametrize(

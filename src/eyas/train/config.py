@@ -22,7 +22,8 @@ MACHINE = Group("Machine", sort_key=5)
 OUTPUT = Group("Output", sort_key=6)
 
 # At the width of SmolLM2-135M; a wider draft takes proportionally smaller steps.
-_LR_AT_WIDTH = (1e-3, 576)
+_LR_OF = {"adamw": 1e-3, "muon": 2e-3}
+_LR_WIDTH = 576
 MAX_STEPS = 1_000_000  # every step of a run is laid out in memory before the first
 _MAX_SEED = 2**32 - 1  # `batch_plan` and torch make a 64-bit number of it
 _MAX_THREADS = 1024
@@ -236,17 +237,19 @@ def resolve(config: TrainConfig, *, hidden_size: int, num_tokens: int, longest: 
         longest: longest row, in tokens.
         is_new: the draft is not trained yet; one that is takes smaller steps.
     """
-    notes = []
+    notes, chosen = list[str](), list[str]()
     lr, batch_tokens = config.lr, config.batch_tokens
+    total = config.tokens or num_tokens * config.epochs
     if lr is None:
-        base, width = _LR_AT_WIDTH
-        lr = base * width / hidden_size * (1 if is_new else _TRAINED_SHARE)
-        chosen = f"width {hidden_size}" + ("" if is_new else " and a trained draft")
-        notes.append(f"learning rate {lr:.3g} (peak), chosen for {chosen}; --lr changes it")
+        lr = _LR_OF[config.optimiser] * _LR_WIDTH / hidden_size * (1 if is_new else _TRAINED_SHARE)
+        chosen.append(f"a peak learning rate of {lr:.3g} (--lr)")
     if batch_tokens is None:
-        total = config.tokens or num_tokens * config.epochs
         batch_tokens = 2048 if config.steps else batch_tokens_for(total)
-        notes.append(f"{batch_tokens} tokens per step; --batch-tokens changes it")
+        chosen.append(f"{batch_tokens} tokens a step (--batch-tokens)")
+    if chosen:
+        amount = f"{config.steps} steps" if config.steps else f"{total / 1e6:.3g} M tokens"
+        of = f"{config.optimiser} and {'a new' if is_new else 'a trained'} draft of width {hidden_size}"
+        notes.append(f"chosen for {amount}, {of}: {', '.join(chosen)}")
     if longest > batch_tokens:
         notes.append(
             f"rows of up to {longest} tokens exceed a batch of {batch_tokens}: each of them is a batch of its own"

@@ -25,7 +25,9 @@ def test_it_says_what_was_learned_with_the_definitions_beside_the_numbers(argume
     for label in ("accuracy", "joint", "conditional"):
         assert f"  {label} " in said.out
     assert "draft vocabulary: 32 tokens cover 100.00% of the supervised ones" in said.err
-    assert "note: learning rate 0.018 (peak), chosen for width 32; --lr changes it" in said.err
+    assert (
+        "note: chosen for 3 steps, adamw and a new draft of width 32: a peak learning rate of 0.018 (--lr)" in said.err
+    )
     assert (tmp_path / "draft" / "model.safetensors").exists()
 
 
