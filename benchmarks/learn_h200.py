@@ -79,37 +79,45 @@ def num_tokens(rows: Path) -> int:
 
 
 def write_data(args: argparse.Namespace, found: dict[str, Path], errors: list[str]) -> None:
-    """Everything else, in a thread: long prompts, questions, conversations, all of it mixed."""
-    given = args.shared / "smollm2_self_conversations.jsonl.xz"
+    """Everything else, in a thread: questions, conversations, long prompts, all of it mixed. What fails is left out."""
+    given, prompts = args.shared / "smollm2_self_conversations.jsonl.xz", args.out / "prompts"
     share = max(0.05, min(1.0, args.small / 4 / num_tokens(args.out / "first")))
     writing = ["--max-cache-mib", 30_000, "--device", args.device, "--held-out", 0]
-    try:
-        prepare(args, "quarter", "--data", f"{given}:{share:.4f}", "--held-out", 0)
+    mostly_greedy = ["--answer-temperature", 0, 0, 0.7]
+    kinds = ("summary", "passages", "documents")
+
+    def attempt(name: str, *options: Any) -> bool:
+        try:
+            prepare(args, name, *options)
+            return True
+        except Exception as error:  # noqa: BLE001 - told at the end; the arms and the other data do not need it
+            errors.append(f"{name}: {type(error).__name__}: {error}")
+            return False
+
+    if attempt("quarter", "--data", f"{given}:{share:.4f}", "--held-out", 0):
         found["quarter"] = args.out / "quarter"
-        prompts = args.out / "prompts"
-        maker = [sys.executable, HERE / "recipes/long_prompts.py", "--conversations", given, "--out", prompts]
-        amounts = {"num": args.long_prompts, "held-out": args.long_held_out, "longest": args.longest}
-        maker += [part for name, value in amounts.items() for part in (f"--{name}", value)]
-        subprocess.run([*map(str, maker)], check=True)
-        kinds = ("summary", "passages", "documents")
-        held_out = [prompts / "held-out" / f"{kind}.jsonl" for kind in kinds]
-        prepare(args, "long-held-out", "--data", *held_out, "--regenerate", "--answer-temperature", 0, "--max-length",
-                4096, "--max-answer-tokens", 256, *writing)  # fmt: skip
-        found["kinds"] = args.out / "long-held-out.regenerated"
-        prepare(args, "long", "--data", *(prompts / f"{kind}.jsonl" for kind in kinds), "--regenerate",
-                "--answer-temperature", 0, 0, 0.7, "--max-length", 4096, *writing)  # fmt: skip
-        questions = args.shared / "gsm8k_train_questions.jsonl"
-        prepare(args, "gsm", "--data", questions, "--regenerate", "--answer-temperature", 0, 0, 0.7, *writing)
-        prepare(args, "chat", "--self-chat", args.self_chat, "--max-user-tokens", 128, "--answer-temperature", 0, 0,
-                0.7, "--seed", 7, *writing)  # fmt: skip
-        sources = [given, *(args.out / f"{name}" for name in ("long.regenerated", "gsm.regenerated", "chat.self-chat"))]
-        prepare(args, "mixed", "--data", *sources, "--held-out", 256, "--max-length", 4096)
-        short = [source for source in sources if source.name != "long.regenerated"]
-        prepare(args, "short", "--data", *short, "--held-out", 0, "--max-length", 4096)
-        found["mixed"], found["short"] = args.out / "mixed", args.out / "short"
-    except Exception as error:  # noqa: BLE001 - told at the end; the arms go on
-        errors.append(f"{type(error).__name__}: {error}")
-        traceback.print_exc()
+    maker = [sys.executable, HERE / "recipes/long_prompts.py", "--conversations", given, "--out", prompts]
+    amounts = {"num": args.long_prompts, "held-out": args.long_held_out, "longest": args.longest}
+    maker += [part for name, value in amounts.items() for part in (f"--{name}", value)]
+    subprocess.run([*map(str, maker)], check=False)
+    held_out = [prompts / "held-out" / f"{kind}.jsonl" for kind in kinds]
+    attempt("long-held-out", "--data", *held_out, "--regenerate", "--answer-temperature", 0, "--max-length", 4096,
+            "--max-answer-tokens", 256, *writing)  # fmt: skip
+    sources = [given]
+    questions = args.shared / "gsm8k_train_questions.jsonl"
+    if attempt("gsm", "--data", questions, "--regenerate", *mostly_greedy, *writing):
+        sources.append(args.out / "gsm.regenerated")
+    chat = ["--self-chat", args.self_chat, "--max-user-tokens", 128, *mostly_greedy, "--seed", 7]
+    if attempt("chat", *chat, *writing):
+        sources.append(args.out / "chat.self-chat")
+    if attempt("short", "--data", *sources, "--held-out", 256 if len(sources) == 3 else 8):
+        found["short"] = args.out / "short"
+    long = ["--data", *(prompts / f"{kind}.jsonl" for kind in kinds), "--regenerate", "--max-length", 4096]
+    if attempt("long", *long, *mostly_greedy, *writing):
+        sources.append(args.out / "long.regenerated")
+    if attempt("mixed", "--data", *sources, "--held-out", 256 if len(sources) == 4 else 8, "--max-length", 4096):
+        found["mixed"] = args.out / "mixed"
+    found["all"] = args.out
 
 
 # ---- a worker: one process, one target, arm after arm
@@ -380,8 +388,8 @@ class Board:
         return list(best.values())
 
     def together(self, budget: int) -> list[tuple[str, dict[str, Any]]]:
-        """Winners together: the first two, three, ... and all but one."""
-        names = self.winners(budget)
+        """Winners together: the first two, three, ... and all but one. None that the shipped draft may not have."""
+        names = [name for name in self.winners(budget) if group_of(name) not in NOT_SHIPPED]
         lists = [names[:n] for n in range(2, len(names) + 1)]
         lists += [[n for n in names if n != without] for without in names[: 5 if len(names) > 2 else 0]]
         return [("together: " + " + ".join(found), combined(found)) for found in reversed(lists)]
@@ -389,7 +397,10 @@ class Board:
     def shipped(self) -> list[str]:
         """The arms of the best draft, less those that the shipped draft may not have: size, or what engines load."""
         budget = self.args.large if self.mean("plain", self.args.large) is not None else self.args.small
-        tried = {r["name"] for r in self.done.values() if r["budget"] == budget and "plain" in r} - set(ROWS_ARMS)
+        tried = {
+            r["name"] for r in self.done.values() if r["budget"] == budget and "plain" in r and not r.get("second")
+        }
+        tried -= set(ROWS_ARMS)
         best = max(tried, key=lambda name: self.mean(name, budget) or 0.0, default="plain")
         names = [] if best == "plain" else best.removeprefix("together: ").split(" + ")
         return [name for name in names if group_of(name) not in NOT_SHIPPED]
@@ -481,7 +492,7 @@ def explore(board: Board, found: dict[str, Path], errors: list[str], deadline: f
                 continue
             lines[number].put(job)
             busy.add(number)
-        is_writing = "mixed" not in found and not errors
+        is_writing = "all" not in found
         if not busy and (deadline - time.monotonic() <= 0 or not is_writing):
             break
         try:
@@ -505,7 +516,7 @@ def explore(board: Board, found: dict[str, Path], errors: list[str], deadline: f
 
 def last_draft(args: argparse.Namespace, board: Board, found: dict[str, Path], deadline: float) -> None:
     """`eyas train` with the winners over all data, then `recipes/ship_draft.py` and two halves of a tar."""
-    rows = found.get("mixed") or args.out / "first"
+    rows = found.get("mixed") or found.get("short") or args.out / "first"
     num = num_tokens(rows)
     names = board.shipped()
     rates = [r["tokens_per_s"] for r in board.done.values() if r["budget"] == args.large and "tokens_per_s" in r]
