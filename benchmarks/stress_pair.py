@@ -1,7 +1,7 @@
 """Build the stress pair: a tiny target and a tiny draft of which every part matters (tests/fixtures/stress_pair).
 
     python benchmarks/stress_pair.py target --out WORK        # minutes of one core
-    python benchmarks/stress_pair.py draft --steps 450 --out WORK
+    python benchmarks/stress_pair.py draft --steps 215 --out WORK
     python benchmarks/stress_pair.py draft-shared --steps 450 --out WORK   # with the target's embedding, for SGLang
 
 The target learns a language without noise. A text is `<s> user MODE s1 s2 … </s> assistant`, and its answer follows a

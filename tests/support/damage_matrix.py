@@ -16,7 +16,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the target and its draft; `aux` are boundaries, `offered` the target ids of the draft vocabulary."""
+    """Of the target and its draft.
+
+    `aux` are boundaries. The draft names them by layer ids, boundary - `id_base`: 1 in SGLang's convention, 0 in
+    vLLM's. `offered` are the target ids of the draft vocabulary.
+    """
 
     hidden: int
     heads: int
@@ -31,6 +35,7 @@ class Sizes:
     positions: int
     tied: bool
     own_embedding: bool = False
+    id_base: int = 1
 
     @property
     def target_config(self) -> dict[str, Any]:
@@ -138,7 +143,10 @@ def healthy(s: Sizes = SMOLLM2_SHAPED, layer: str = "midlayer") -> Draft:
         "num_hidden_layers": 1,
         "tie_word_embeddings": False,
         "draft_vocab_size": len(s.offered),
-        "eagle_config": {"eagle_aux_hidden_state_layer_ids": [b - 1 for b in s.aux], "use_aux_hidden_state": True},
+        "eagle_config": {
+            "eagle_aux_hidden_state_layer_ids": [b - s.id_base for b in s.aux],
+            "use_aux_hidden_state": True,
+        },
     }
     return Draft(config=config, tensors=tensors, maps={"d2t": [t - i for i, t in enumerate(ids)], "t2d": mask})
 
@@ -181,9 +189,9 @@ def _with_map(s: Sizes, values: Callable[[list[int]], list[int]]) -> Draft:
     return draft
 
 
-def _with_ids(s: Sizes, *ids: int) -> Draft:
+def _with_ids(s: Sizes, *boundaries: int) -> Draft:
     draft = healthy(s)
-    draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = list(ids)
+    draft.config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] = [b - s.id_base for b in boundaries]
     return draft
 
 
@@ -285,10 +293,10 @@ ROWS: dict[str, Callable[[Sizes], Draft]] = {
         healthy(s).set(attention_bias=True).add("midlayer.self_attn.q_proj.bias", s.heads * s.head_dim)
     ),
     "embed-random": lambda s: healthy(s).add("embed_tokens.weight", s.vocab, s.hidden),
-    "aux-plus-one": lambda s: _with_ids(s, *s.aux),
-    "aux-minus-one": lambda s: _with_ids(s, *(b - 2 for b in s.aux)),
-    "aux-unsorted": lambda s: _with_ids(s, *(s.aux[i] - 1 for i in (2, 0, 1))),
-    "aux-two": lambda s: _with_ids(s, *(b - 1 for b in s.aux[:2])),
+    "aux-plus-one": lambda s: _with_ids(s, *(b + 1 for b in s.aux)),
+    "aux-minus-one": lambda s: _with_ids(s, *(b - 1 for b in s.aux)),
+    "aux-unsorted": lambda s: _with_ids(s, *(s.aux[i] for i in (2, 0, 1))),
+    "aux-two": lambda s: _with_ids(s, *s.aux[:2]),
     "aux-top-level": lambda s: healthy(s).unset("eagle_config").set(eagle_aux_hidden_state_layer_ids=list(s.aux)),
     "aux-none": lambda s: healthy(s).unset("eagle_config"),
     "residual-true": lambda s: healthy(s).set(norm_before_residual=True),

@@ -16,7 +16,7 @@ from damage_matrix import Sizes
 from eyas.records.eval_rows import EvalRow
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures" / "stress_pair"
-TARGET, DRAFT = FOLDER / "target", FOLDER / "draft"
+TARGET, DRAFT, SHARED = FOLDER / "target", FOLDER / "draft", FOLDER / "draft-shared"
 
 
 def prompts() -> list[EvalRow]:
@@ -29,11 +29,11 @@ def prompts() -> list[EvalRow]:
     ]
 
 
-def sizes() -> Sizes:
-    """Of the pair, for the damage matrix."""
+def sizes(base: Path, id_base: int) -> Sizes:
+    """Of the pair, for the damage matrix; `id_base`: see `Sizes`."""
     config = json.loads((TARGET / "config.json").read_text())
-    draft = json.loads((DRAFT / "eyas.json").read_text())
-    tensors = load_file(DRAFT / "model.safetensors")
+    draft = json.loads((base / "eyas.json").read_text())
+    tensors = load_file(base / "model.safetensors")
     d2t = tensors["d2t"]
     return Sizes(
         hidden=config["hidden_size"],
@@ -43,19 +43,20 @@ def sizes() -> Sizes:
         inner=config["intermediate_size"],
         vocab=config["vocab_size"],
         layers=config["num_hidden_layers"],
-        aux=tuple(draft["aux_boundaries"]),
+        aux=tuple(draft["contract"]["aux_boundaries"]),
         offered=tuple((torch.arange(len(d2t)) + d2t).tolist()),
         theta=100000.0,
         positions=config["max_position_embeddings"],
         tied=False,
-        own_embedding=True,
+        id_base=id_base,
+        own_embedding="embed_tokens.weight" in tensors,
     )
 
 
-def write_row(row: str, folder: Path, base: Path = DRAFT) -> Path:
-    """The trained draft, spoiled as `row` of the damage matrix says, as a checkpoint folder."""
-    trained = {name.removeprefix("midlayer."): tensor for name, tensor in load_file(base / "model.safetensors").items()}
-    draft = damage_matrix.build(row, sizes())
+def write_row(row: str, folder: Path, *, base: Path = DRAFT, id_base: int = 0) -> Path:
+    """The trained draft `base`, spoiled as `row` of the damage matrix says, as a checkpoint folder."""
+    trained = {_plain(name): tensor for name, tensor in load_file(base / "model.safetensors").items()}
+    draft = damage_matrix.build(row, sizes(base, id_base))
     draw = torch.Generator().manual_seed(13)
     tensors = {}
     for name, (dtype, shape) in draft.tensors.items():
@@ -83,8 +84,7 @@ _DTYPES = {
 
 def _values(name: str, shape: Sequence[int], trained: dict[str, Tensor], draw: torch.Generator) -> Tensor:
     """The trained values, cut or extended to the row's shape; of tensors that were never trained, values that show."""
-    for prefix in ("model.", "midlayer.", "layers.0.", "layers.1."):
-        name = name.removeprefix(prefix)
+    name = _plain(name)
     noise = torch.randn(tuple(shape), generator=draw)
     if name == "fc.weight_scale":
         return torch.ones(1)
@@ -95,3 +95,9 @@ def _values(name: str, shape: Sequence[int], trained: dict[str, Tensor], draw: t
     values = source.std() * noise
     values[cut] = source[cut]
     return values
+
+
+def _plain(name: str) -> str:
+    for prefix in ("model.", "midlayer.", "layers.0.", "layers.1."):
+        name = name.removeprefix(prefix)
+    return name
