@@ -28,10 +28,10 @@ import damage_matrix
 import stress_pair
 from eyas.errors import EyasError
 from eyas.models.placement import place
-from eyas.models.target import Target
+from eyas.models.target import LiveStates, Target
 from eyas.replay.emulate import emulate
 from eyas.replay.replay import replay_states
-from eyas.replay.states import KeptStates, LiveStates
+from eyas.replay.states import KeptStates
 from eyas.talk import Silent
 from stress_served import Judged, as_stored, judge, ledger_of, loads
 

@@ -97,6 +97,8 @@ def emulate(
         raise impossible(ledger, found.diagnostic.what)
     spec = draft.spec
     kept = _kept(spec, ledger)
+    if "d2t" in kept and int((torch.arange(spec.draft_vocab_size) + draft.d2t.cpu()).max()) >= spec.vocab_size:
+        raise impossible(ledger, f"d2t names ids beyond the target's {spec.vocab_size}: an index error ends the engine")
     seen = _seen_spec(spec, ledger, kept)
     shared = _shared(draft, seen, ledger, target or {})
     unscaled = _unscaled(draft, ledger) & kept
@@ -161,8 +163,8 @@ def _seen_spec(spec: DraftSpec, ledger: Ledger, kept: set[str]) -> DraftSpec:
         changes |= {"sliding_window": None, "layer_types": ()}
     if "activation-ignored" in codes:
         changes["activation"] = "silu"
-    if spec.qk_norm and not any("q_norm" in name for name in parameters):
-        changes["qk_norm"] = False
+    if spec.draft_class == "gqa":  # a class can have norms of queries and keys that the draft was trained without
+        changes["qk_norm"] = any("q_norm" in name for name in parameters)
     for part, tensor in (("embedding", "embed_tokens"), ("head", "lm_head")):
         states = {entry.state for name, entry in parameters.items() if f"{tensor}.weight" in name}
         if "target" in states or (f"{tensor}.weight" not in kept and getattr(spec, part) == "target"):
