@@ -23,9 +23,11 @@ GROUPS: dict[str, dict[str, Changes]] = {
         "adamw lr x2, batch /2": {"lr_factor": 2.0, "batch_factor": 0.5},
         "muon lr x4, batch /2": {"optimiser": "muon", "lr_factor": 4.0, "batch_factor": 0.5},
         "muon lr x8": {"optimiser": "muon", "lr_factor": 8.0},
+        "adamw lr x8": {"lr_factor": 8.0},
         "muon lr x2, batch /4": {"optimiser": "muon", "lr_factor": 2.0, "batch_factor": 0.25},
         "adamw batch /2": {"batch_factor": 0.5},
         "adamw batch x2": {"batch_factor": 2.0},
+        "muon lr x16": {"optimiser": "muon", "lr_factor": 16.0},
     },
     "schedule": {
         "cosine to 0": {"final_lr_share": 0.0},
@@ -78,12 +80,13 @@ GROUPS: dict[str, dict[str, Changes]] = {
         "feedback dropped 0.1": {"feedback_dropout": 0.1},
         "feedback dropped 0.02": {"feedback_dropout": 0.02},
     },
+    "head": {"head frozen": {"freeze_head": True}},
     "decay of weights": {"weight decay 0.1": {"weight_decay": 0.1}},
 }
 # Other rows, the plain options: how the budget is spent, not how it is learned from.
 ROWS_ARMS: dict[str, str] = {"4 passes over a quarter": "quarter", "with long prompts": "mixed"}
-# A change of the draft's size or of what engines load is measured and not taken for the shipped draft.
-NOT_SHIPPED = ("vocabulary", "norms")
+# A change of the draft's size, or one that older engines do not read, is measured and not taken for the shipped draft.
+NOT_SHIPPED = ("vocabulary", "norms", "boundaries")
 SHAPE = ("aux_norm", "feedback")
 
 

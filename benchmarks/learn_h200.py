@@ -537,7 +537,7 @@ def last_draft(args: argparse.Namespace, board: Board, found: dict[str, Path], d
     if not out.exists():
         eyas(args, "train", "--target", args.target, "--data", rows, "--out", out, "--tokens", budget, "--lr", lr,
              "--batch-tokens", batch, "--micro-batch-tokens", config.micro_batch_tokens, "--device", args.device,
-             *held_out, *flags)  # fmt: skip
+             "--eval-every", max(1, budget // batch // 14), *held_out, *flags)  # fmt: skip
     ship = [sys.executable, str(HERE / "recipes/ship_draft.py"), str(out), str(args.out / "ship")]
     subprocess.run(ship, check=True)
     subprocess.run(["tar", "-C", str(args.out), "-cf", str(args.out / "ship.tar"), "ship"], check=True)
@@ -553,6 +553,9 @@ def last_draft(args: argparse.Namespace, board: Board, found: dict[str, Path], d
 
 
 def listed(value: Any) -> list[Any]:
+    """As words of a command line."""
+    if value is True:
+        return []
     return list(value) if isinstance(value, tuple | list) else [value]
 
 
