@@ -33,7 +33,7 @@ def rounds_by_drafting(target: Target, draft: Eagle3Draft, row: EvalRow) -> list
     """The second loop: one sequence, one round at a time, a cache that is cut back and rebuilt from target states."""
     text, num_prompt = [*row.prompt_ids, *row.response_ids], len(row.prompt_ids)
     hidden = target.model.base_model(torch.tensor([text]), output_hidden_states=True).hidden_states
-    g = draft.fuse(torch.cat([hidden[b] for b in (2, 15, 27)], -1))
+    g = draft.fuse(torch.cat([hidden[b] for b in draft.spec.aux_boundaries], -1))
     cache, rounds, newest = draft.new_cache(), [], num_prompt
     while newest < len(text) - 1:
         # The target's states are known up to newest - 1: read those that the draft has not read yet.

@@ -15,7 +15,7 @@ from tiny_rows import rows_of, tiny
 
 STEPS, LR = 3, 5e-3
 BATCHES = [rows_of(17, 11, seed=1), rows_of(13, seed=2), rows_of(9, 19, 12, seed=3), rows_of(15, 8, seed=4)]
-MUON = TrainConfig(ttt_steps=STEPS, optimiser="muon", weight_decay=20.0, average_share=0.6)
+MUON = TrainConfig(ttt_steps=STEPS, optimiser="muon", loss="kl", weight_decay=20.0, average_share=0.6)
 
 
 def newton_schulz(matrix: torch.Tensor) -> torch.Tensor:

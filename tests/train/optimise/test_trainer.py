@@ -32,7 +32,7 @@ def teacher_of(draft: Eagle3Draft, target: Target, row: TokenRow) -> Teacher:
 def test_the_trainer_agrees_step_by_step_with_a_plain_loop(micro_batch_tokens):
     draft, target = tiny()
     plain_draft = copy.deepcopy(draft)
-    config = TrainConfig(ttt_steps=STEPS, micro_batch_tokens=micro_batch_tokens)
+    config = TrainConfig(ttt_steps=STEPS, micro_batch_tokens=micro_batch_tokens, optimiser="adamw", loss="kl")
     batches = [rows_of(17, 11, seed=1), rows_of(13, seed=2), rows_of(9, 19, 12, seed=3)]
     trainer = live_trainer(draft, target, config, lr=5e-3, num_steps=3)
     outcomes = [trainer.train_step(rows, step) for step, rows in enumerate(batches)]
