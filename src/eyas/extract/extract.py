@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eyas.contract.files.read_checkpoint import read_checkpoint
-from eyas.contract.spec.target_parts import name_parts
 from eyas.extract.config import ExtractConfig
 from eyas.extract.fill import Filling
 from eyas.extract.forecast import Forecast
@@ -79,7 +77,7 @@ def extract(request: ExtractRequest, config: ExtractConfig, talk: Talk, *, dry_r
     )
     source = open_source(request.source, wanted, placement, talk.note, config.batch_tokens)
     try:
-        about = about_of(plan, config, source, _vocab_size(plan, request.target))
+        about = about_of(plan, config, source, request.target)
         rows = missing_rows(plan, about, request.out)
         expected = forecast_of(rows, about, request.out)
         if rows:
@@ -120,14 +118,6 @@ def _say_options(about: StoreAbout, plan: RowPlan, talk: Talk) -> None:
             f"--keep-prompt {about.keep_prompt}: {cut} tokens of prompts are not kept; a draft that is trained on these"
             " states does not see them"
         )
-
-
-def _vocab_size(plan: RowPlan, folder: Path) -> int:
-    """Where the config leaves it to its class: rows of the embedding in the files."""
-    if plan.spec.vocab_size is not None:
-        return plan.spec.vocab_size
-    tensors = read_checkpoint(folder).tensors
-    return tensors[name_parts(plan.spec, tensors).embedding].shape[0]
 
 
 def report(done: Extracted, out: Path, *, dry_run: bool = False) -> str:

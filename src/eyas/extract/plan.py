@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.spec.layer_ids import default_aux_boundaries, require_within
+from eyas.contract.spec.target_parts import name_parts
 from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.data.rows.row_store import Rows
 from eyas.data.rows.same_text import require_same_text
@@ -104,24 +107,43 @@ def plan_rows(request: ExtractRequest, config: ExtractConfig) -> RowPlan:
     )
 
 
-def about_of(plan: RowPlan, config: ExtractConfig, source: ExtractSource, vocab_size: int) -> StoreAbout:
+def about_of(plan: RowPlan, config: ExtractConfig, source: ExtractSource, folder: Path) -> StoreAbout:
     """The store that `source` fills."""
     dtype: StateDtype = source.dtype if config.store_dtype == "auto" else config.store_dtype
-    spec = plan.spec
+    about = about_of_target(
+        plan.spec, folder, boundaries=plan.boundaries, last=source.last, dtype=dtype, source=source.name
+    )
+    return replace(about, rows=plan.fingerprint, keep_prompt=config.keep_prompt)
+
+
+def about_of_target(
+    spec: TargetSpec,
+    folder: Path,
+    *,
+    boundaries: tuple[int, ...],
+    last: Literal["post-norm", "pre-norm"],
+    dtype: StateDtype,
+    source: str,
+) -> StoreAbout:
+    """A store of the states of the target in `folder`, of no particular rows."""
     return StoreAbout(
         target=spec.as_document(),
         hidden_size=spec.hidden_size,
         num_layers=spec.num_layers,
-        vocab_size=spec.vocab_size or vocab_size,
+        vocab_size=spec.vocab_size or _embedding_rows(spec, folder),
         tokenizer=spec.tokenizer_hash,
         template=spec.template_hash,
-        rows=plan.fingerprint,
-        boundaries=plan.boundaries,
-        last=source.last,
+        boundaries=boundaries,
+        last=last,
         dtype=dtype,
-        source=source.name,
-        keep_prompt=config.keep_prompt,
+        source=source,
     )
+
+
+def _embedding_rows(spec: TargetSpec, folder: Path) -> int:
+    """Where the config leaves the vocabulary to its class: rows of the embedding in the files."""
+    tensors = read_checkpoint(folder).tensors
+    return tensors[name_parts(spec, tensors).embedding].shape[0]
 
 
 def missing_rows(plan: RowPlan, about: StoreAbout, out: Path) -> list[PlannedRow]:

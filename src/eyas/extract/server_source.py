@@ -26,6 +26,7 @@ from eyas.extract.spool import Spool, open_spool, take_row
 from eyas.store.about import StateDtype
 from eyas.store.row import row_key
 
+HANDED_OVER = "h-"  # how names begin of rows that the client fetches itself; all others go into the server's store
 _TOKENS_AT_ONCE = 1 << 16  # asked of one server, beyond what it computes in a pass
 _REQUESTS_AT_ONCE = 64
 _SILENCE_S = 600.0
@@ -195,7 +196,7 @@ class ServerSource:
 
     def _row(self, http: Any, server: _Server, work: "_Work", number: int) -> ExtractedRow:
         row = work.rows[number]
-        name = f"h-{row_key(row.token_ids)[:16]}-{uuid.uuid4().hex[:12]}"
+        name = f"{HANDED_OVER}{row_key(row.token_ids)[:16]}-{uuid.uuid4().hex[:12]}"
         self._ask(http, server, f"eyas.{name}.{len(row.token_ids)}", row.token_ids)
         states = take_row(server.spool, name, row.token_ids, _ROW_LAG_S, work.is_over.is_set)
         return ExtractedRow(number=number, states=states[row.first :], first=row.first)

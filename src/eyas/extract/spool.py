@@ -104,14 +104,19 @@ def take_row(
         if time.monotonic() > end or is_over():
             raise _row_failed(spool, name, f"the engine answered, and the row did not come within {timeout_s:.0f} s")
         time.sleep(0.001)
-    states, ids = _read(path, spool)
+    states, ids = read_row(path, spool)
     path.unlink()  # the mapping keeps the memory until it is let go
     if tuple(ids.tolist()) != token_ids:
         raise _row_failed(spool, name, "its token ids are not those that were asked for")
     return states
 
 
-def _read(path: Path, spool: Spool) -> "tuple[NDArray[Any], NDArray[np.int32]]":
+def read_row(path: Path, spool: Spool) -> "tuple[NDArray[Any], NDArray[np.int32]]":
+    """States [n, (A + 1) * Ht], mapped, and token ids [n] of a row's file.
+
+    Raises:
+        SourceFailed: it is not a row of this spool.
+    """
     header = read_safetensors_header(path)
     states, ids = header.tensors.get("states"), header.tensors.get("token_ids")
     width = (len(spool.boundaries) + 1) * spool.hidden_size

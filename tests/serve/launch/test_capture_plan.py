@@ -188,5 +188,5 @@ def test_what_a_killed_launch_left_is_removed_and_foreign_files_are_not(tmp_path
 def test_one_of_draft_and_capture_is_needed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["serve", "--engine", "sglang", "--target", str(tmp_path), "--print"]) == 2
     assert "--draft is missing (or --capture" in capsys.readouterr().err
-    assert main(["serve", "--engine", "sglang", "--target", "T", "--draft", "D", "--capture", "--print"]) == 2
+    assert main(["serve", "--engine", "sglang", "--target", "T", "--draft", "D", "--capture", "S", "--print"]) == 2
     assert "not with --draft" in capsys.readouterr().err

@@ -105,7 +105,7 @@ def serve(
     engine: EngineName,
     target: TargetName,
     draft: Path | None = None,
-    capture: Annotated[bool, Parameter(negative="")] = False,
+    capture: Path | None = None,
     print_only: Annotated[bool, Parameter(name="--print", negative="")] = False,
     options: Annotated[ServeOptions, Parameter(name="*")] = _OPTIONS,
     capture_options: Annotated[CaptureOptions, Parameter(name="*")] = _CAPTURE,
@@ -126,7 +126,8 @@ def serve(
     draft
         Folder of the draft.
     capture
-        Without a draft: hand over the target's states, for `eyas extract --from` and `eyas train --stream`.
+        Without a draft: hand over the target's states, to `eyas extract --from` and `eyas train --stream`, and of rows
+        that no client fetches into this folder, a store.
     print_only
         Show the command and the environment (secrets redacted) and start nothing.
     """
@@ -139,8 +140,11 @@ def serve(
             "add --print, or leave it out",
         )
     refuse_where(
-        ("--draft is missing (or --capture, to hand over states)", draft is None and not capture),
-        ("--capture hands over states in the place of a draft: not with --draft", draft is not None and capture),
+        ("--draft is missing (or --capture, to hand over states)", draft is None and capture is None),
+        (
+            "--capture hands over states in the place of a draft: not with --draft",
+            draft is not None and capture is not None,
+        ),
     )
     name, folder = _printed_target(target, talk) if print_only else _served_target(target, talk)
     request = LaunchRequest(
@@ -155,10 +159,11 @@ def serve(
         pythonpath=flow.pythonpath,
         engine_version=flow.engine_version,
         key_variable=_key_variable(flow.api_key_env),
+        store=capture,
     )
 
     def planned(request: LaunchRequest, caller: Mapping[str, str]) -> LaunchPlan:
-        if capture:
+        if capture is not None:
             return plan_capture(request, capture_options, caller=caller, cache=cache_folder(), talk=talk)
         return plan_launch(request, caller=caller, cache=cache_folder(), talk=talk)
 
@@ -198,6 +203,7 @@ def _run(
         canary=canary if flow.verdict and plan.capture is None else None,
         expected=read_expected(flow.expect) if flow.expect else (),
         stop_after_verdict=flow.stop_after_verdict,
+        say=talk.note,
         patience=Patience(scale=flow.patience),
         parity=flow.parity,
         probe=flow.probe,

