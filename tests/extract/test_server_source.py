@@ -21,9 +21,16 @@ from transformers import AutoModelForCausalLM
 from eyas.contract.engines.capturing import python_path
 from eyas.contract.engines.registry import engine_named
 from eyas.contract.spec.target_spec import read_target
+from eyas.extract.config import ExtractConfig
+from eyas.extract.extract import extract
+from eyas.extract.plan import ExtractRequest
 from eyas.extract.server_source import ServerSource
 from eyas.extract.source import AskedRow, SourceFailed, SourceUnsupported, Wanted
-from tiny_target import tiny_target
+from eyas.store import StoreReader
+from eyas.talk import Silent
+from rows_folder import write_rows
+from states_target import saved_target
+from token_rows import rows_of as token_rows_of
 
 BOUNDARIES = (1, 2, 3)
 FAKE = Path(__file__).parents[1] / "support" / "fake_sglang"
@@ -82,9 +89,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("target")
-    tiny_target("llama").save_pretrained(folder)
-    return folder
+    return saved_target(tmp_path_factory.mktemp("target"), num_layers=4)
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +161,27 @@ def test_a_server_without_capture_is_refused_by_name(tmp_path: Path, target: Pat
 def test_a_row_longer_than_what_fits_is_refused_before_it_is_asked(server: Server, target: Path):
     with pytest.raises(SourceUnsupported, match="at most 256 tokens"):
         list(ServerSource.open(server.url, wanted(target)).states(rows(300)))
+
+
+def test_extract_from_a_server_fills_a_proven_store(tmp_path: Path, server: Server, target: Path):
+    data = write_rows(tmp_path / "rows", token_rows_of(*range(8, 30)))
+    request = ExtractRequest(
+        target=target, rows=data, out=tmp_path / "store", source=server.url, device="cpu", dtype="float32"
+    )
+    talk = Silent()
+
+    done = extract(request, ExtractConfig(boundaries=BOUNDARIES, recheck=0.2), talk)
+
+    assert done.num_rows == 22
+    assert done.proof is not None
+    assert not done.proof.faults
+    assert "the head over the last state gives the source's own token" in " ".join(talk.lines)
+    reader = StoreReader.open(tmp_path / "store")
+    assert (reader.about.source, reader.about.last) == ("sglang==0.5.15.post1", "post-norm")
+    for number in range(len(reader)):
+        stored = reader.row(number)
+        asked = AskedRow(token_ids=tuple(stored.token_ids.tolist()))
+        np.testing.assert_allclose(stored.states, reference(target, asked), atol=2e-5)
 
 
 def test_a_slow_reader_bounds_what_waits_and_loses_no_row(server: Server, target: Path):

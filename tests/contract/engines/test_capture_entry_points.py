@@ -3,18 +3,17 @@
 `sglang_entry_points.json` was read from the wheels: parameters of what is wrapped, and which fields a batch has.
 """
 
-import importlib.util
 import json
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import make_dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from engine_site import load
 from eyas.contract.engines.registry import engine_named
 from eyas.contract.engines.version import at_least
 
@@ -22,16 +21,7 @@ SITE = engine_named("sglang").folder / "site"
 READ: Mapping[str, Any] = json.loads((Path(__file__).parent / "sglang_entry_points.json").read_text())
 
 
-def load(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SITE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-capture = load("eyas_sglang_capture")
+capture = load(SITE, "eyas_sglang_capture")
 
 
 def taking(*parameters: str) -> Any:

@@ -1,14 +1,12 @@
 """The engine's side of the hand-over: rows as files, waits instead of losses, and a reason for what cannot come."""
 
 import errno
-import importlib.util
 import json
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,19 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
+from engine_site import load
 from eyas.contract.engines.capturing import SHARED_SITE
 
-
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("eyas_spool", SHARED_SITE / "eyas_spool.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-spool_module = load()
+spool_module = load(SHARED_SITE, "eyas_spool")
 Piece = spool_module.Piece
 
 

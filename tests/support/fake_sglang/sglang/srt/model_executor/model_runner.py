@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 from sglang.srt.layers.logits_processor import LogitsProcessor
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
@@ -43,7 +43,11 @@ class ModelRunner:
         self.folder, self.is_draft_worker = folder, is_draft_worker
 
     def load_model(self) -> None:
-        inner = AutoModelForCausalLM.from_pretrained(Path(self.folder)).eval()
+        folder = Path(self.folder)
+        if list(folder.glob("*.safetensors")):
+            inner = AutoModelForCausalLM.from_pretrained(folder).eval()
+        else:  # --load-format dummy
+            inner = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder)).eval()
         self.model = Model(inner)
         config = inner.config
         self.model_config = SimpleNamespace(
