@@ -77,8 +77,11 @@ def _written_line(written: Mapping[str, Any], expected: float | None) -> str:
     length = f"{written['accept_length']:.3f}"
     differs = expected is not None and f"{expected:.3f}" != length
     trained = f"; {expected:.3f} while training" if differs else ""
+    sets: Mapping[str, float] = written.get("sets") or {}
+    weakest = min(sets, key=lambda name: sets[name], default=None)
+    beside = "" if weakest is None else f"; weakest set: {weakest}, {sets[weakest]:.2f}"
     return (
-        f"accept length of the draft as written: {length}{trained}"
+        f"accept length of the draft as written: {length}{trained}{beside}"
         f" ({written['num_requests']} rows, {written['rounds']} rounds, {written['num_draft_tokens']} drafts a pass)"
     )
 

@@ -94,6 +94,8 @@ def test_the_last_figure_is_that_of_the_file_and_what_chose_it_is_said_where_it_
     )
     same = _held_out_lines({**measured, "written": {**written, "accept_length": 1.3905}})
     assert "while training" not in same[-1]
+    kinds = _held_out_lines({**measured, "written": {**written, "sets": {"chat": 2.1, "summary": 1.514}}})
+    assert "1.391 while training; weakest set: summary, 1.51 (6 rows" in kinds[-1]
 
 
 def test_json_has_the_figure_of_the_file_and_the_warning(arguments, tmp_path: Path, capsys):

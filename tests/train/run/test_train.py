@@ -526,6 +526,22 @@ def test_a_draft_of_which_nothing_is_accepted_is_told(inputs, tmp_path: Path, mo
     assert run(replace(request, out=tmp_path / "better"), EVALUATED).notes == []
 
 
+def test_of_several_kinds_of_held_out_rows_each_has_its_accept_length_in_the_sidecar(inputs, tmp_path: Path):
+    rows = [
+        EvalRow(id=f"{kind}{i}", set=kind, prompt_ids=(40, 41, 42 + i), response_ids=tuple(range(50, 62 + i)))
+        for kind in ("chat", "sums")
+        for i in range(2)
+    ]
+    write_eval_rows(rows, tmp_path / "kinds.jsonl")
+    done = run(request_for(inputs, tmp_path / "draft", held_out=tmp_path / "kinds.jsonl"), replace(CONFIG, steps=2))
+    record = json.loads((tmp_path / "draft" / "eyas.json").read_text())["about"]["as_written"]
+    assert done.written is not None
+    assert record["sets"] == done.written["sets"]
+    assert set(record["sets"]) == {"chat", "sums"}
+    low, high = sorted(record["sets"].values())
+    assert low <= record["accept_length"] <= high
+
+
 def test_held_out_rows_beside_the_training_rows_are_used_unless_told_not_to(inputs, tmp_path: Path):
     rows = shutil.copytree(inputs[1], tmp_path / "rows")
     held_out_file(rows, inputs)

@@ -11,9 +11,9 @@ from torch import nn
 
 from eyas.models.draft import Eagle3Draft
 from eyas.models.states import StateSource
-from eyas.records.eval_record import Figures
+from eyas.records.eval_record import Figures, RowResult
 from eyas.records.eval_rows import EvalRow
-from eyas.replay.figures import figures_of
+from eyas.replay.figures import figures_by_set, figures_of
 from eyas.replay.replay import replay_states
 from eyas.replay.states import KeptStates, SomeRows
 from eyas.talk import Silent
@@ -61,11 +61,18 @@ class HeldOutReplay:
 
     def measure(self, draft: Eagle3Draft) -> Figures:
         """The figures over all rows, on every rank."""
+        return figures_of(self._results(draft), self._num_draft_tokens)
+
+    def by_set(self, draft: Eagle3Draft) -> dict[str, float]:
+        """Accept length by set (kind of text), on every rank."""
+        found = figures_by_set(self._results(draft), self._num_draft_tokens)
+        return {name: figures.accept_length for name, figures in found.items()}
+
+    def _results(self, draft: Eagle3Draft) -> list[RowResult]:
         batch_tokens = 1 if self._states.device.type == "cpu" else _BATCH_TOKENS
         half = torch.autocast(self._states.device.type, torch.bfloat16, enabled=self._is_half)
         with half, as_written(draft):
             mine = replay_states(
                 self._states, draft, self._mine, self._num_draft_tokens, Silent(), batch_tokens=batch_tokens
             )
-        everyones = [result for part in self._ranks.gather(mine) for result in part]
-        return figures_of(everyones, self._num_draft_tokens)
+        return [result for part in self._ranks.gather(mine) for result in part]

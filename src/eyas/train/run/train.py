@@ -26,7 +26,6 @@ from eyas.models.target_folder import fingerprint_weights
 from eyas.records import fingerprint
 from eyas.records.atomic import atomic_folder
 from eyas.records.checkpoint import LAST_GOOD, METRICS, resume_folder
-from eyas.records.eval_record import Figures
 from eyas.replay.figures import is_nothing_accepted, nothing_accepted
 from eyas.talk import Talk
 from eyas.train.config import TrainConfig
@@ -194,8 +193,14 @@ def _recorder(config: TrainConfig, plan: TrainPlan, device: torch.device) -> Rec
     return CudaGraphs(device) if is_wanted else None
 
 
-def _replay_file(config: TrainConfig, plan: TrainPlan, teaching: Teaching, notes: list[str], folder: Path) -> Figures:
-    """Replay the draft in `folder`, loaded from its file; adds to `notes` if nothing is accepted."""
+def _replay_file(
+    config: TrainConfig, plan: TrainPlan, teaching: Teaching, notes: list[str], folder: Path
+) -> dict[str, Any]:
+    """Replay the draft in `folder`, loaded from its file; adds to `notes` if nothing is accepted.
+
+    Returns:
+        `replay_record`; where the held-out rows are of several sets, also `sets`: name -> accept length.
+    """
     assert plan.held_out is not None, "asked only with held-out rows"
     teacher = teaching.parts
     draft = load_draft(
@@ -205,11 +210,13 @@ def _replay_file(config: TrainConfig, plan: TrainPlan, teaching: Teaching, notes
         target_embedding=teacher.embedding,
         target_head=teacher.head,
     )
-    figures = _held_out_replay(config, plan, teaching, SOLO).measure(draft)
+    held_out = _held_out_replay(config, plan, teaching, SOLO)
+    figures = held_out.measure(draft)
     if is_nothing_accepted(figures):
         causes = f"too few training tokens ({plan.num_tokens}), or answers that this target did not write"
         notes.append(nothing_accepted(figures, causes))
-    return figures
+    several = len({row.set for row in plan.held_out.rows}) > 1
+    return replay_record(figures) | ({"sets": held_out.by_set(draft)} if several else {})
 
 
 def _held_out_replay(config: TrainConfig, plan: TrainPlan, teaching: Teaching, ranks: Ranks) -> HeldOutReplay:
@@ -313,13 +320,13 @@ def write_draft(
     records: Sequence[Mapping[str, Any]],
     kept: Mapping[str, Any] | None = None,
     *,
-    replay: Callable[[Path], Figures] | None = None,
+    replay: Callable[[Path], Mapping[str, Any]] | None = None,
 ) -> Mapping[str, Any] | None:
     """Write the draft's folder: weights, config and sidecar by `save_draft`, metrics beside them.
 
     Args:
         kept: the replay that chose this draft; None for the last draft.
-        replay: replays the draft in a folder over the held-out rows, or None.
+        replay: replays the draft in a folder over the held-out rows and gives its record, or None.
 
     Returns:
         The record of that replay, or None.
@@ -345,7 +352,7 @@ def write_draft(
         as_written = None
         if replay is not None:
             place = {"schema": WRITTEN_SCHEMA, "step": written["step"], "tokens": written["tokens"]}
-            as_written = {**place, **replay_record(replay(aside))}
+            as_written = {**place, **replay(aside)}
             _add_to_sidecar(aside / NAME, as_written)
         lines = [*records, *([] if as_written is None else [as_written])]
         if records:
