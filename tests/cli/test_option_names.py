@@ -63,7 +63,19 @@ def test_a_switch_that_is_off_has_no_second_name_that_turns_it_off():
 @pytest.mark.parametrize(
     ("command", "sections"),
     [
-        ("train", ["Parameters", "How much", "The draft", "Optimisation", "Checks", "Machine", "Output"]),
+        (
+            "train",
+            [
+                "Parameters",
+                "The target's states",
+                "How much",
+                "The draft",
+                "Optimisation",
+                "Checks",
+                "Machine",
+                "Output",
+            ],
+        ),
         ("prepare", ["Parameters", "Data and rows", "What the target writes", "Machine", "Output"]),
     ],
 )

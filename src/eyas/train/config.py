@@ -14,6 +14,7 @@ from eyas.errors import EyasError
 LossName = Literal["kl", "ce", "tv", "lk", "jeffreys"]
 
 # Sections of `eyas train --help`, in this order, after the required options.
+STATES = Group("The target's states", sort_key=0)
 AMOUNT = Group("How much", sort_key=1)
 DRAFT = Group("The draft", sort_key=2)
 OPTIMISATION = Group("Optimisation", sort_key=3)
@@ -31,7 +32,7 @@ _TRAINED_SHARE = 0.2  # of the learning rate of a new draft
 _DRAFT_VOCAB_SIZE = 8192
 _MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
 _MAX_PROCESSES = 64
-_NUM_BOUNDARIES = 3
+NUM_BOUNDARIES = 3
 _MAX_LAYERS = 8  # of a draft
 _MAX_WIDTH = 1 << 20  # of its MLP
 _MAX_COUNT = 10**15  # tokens: of a run, a step or a micro-batch
@@ -295,7 +296,7 @@ def _problems(config: TrainConfig) -> list[str]:
         (0.0 <= config.final_lr_share <= 1.0, "final_lr_share", "0 … 1"),
         (0.0 <= config.weight_decay < inf, "weight_decay", "0 or more, finite"),
         (0.0 < config.grad_clip < inf, "grad_clip", "above 0, finite"),
-        (_is_of_three(config.aux_boundaries), "aux_boundaries", f"{_NUM_BOUNDARIES} of them"),
+        (_is_of_three(config.aux_boundaries), "aux_boundaries", f"{NUM_BOUNDARIES} of them"),
         (_is_increasing(config.aux_boundaries), "aux_boundaries", "1 or more, increasing"),
         (config.eval_every is None or config.eval_every >= 0, "eval_every", "0 or more"),
         (1 <= config.held_out_rows <= 100_000, "held_out_rows", "1 … 100000"),
@@ -313,7 +314,7 @@ def _problems(config: TrainConfig) -> list[str]:
 
 
 def _is_of_three(boundaries: tuple[int, ...] | None) -> bool:
-    return boundaries is None or len(boundaries) == _NUM_BOUNDARIES
+    return boundaries is None or len(boundaries) == NUM_BOUNDARIES
 
 
 def _is_increasing(boundaries: tuple[int, ...] | None) -> bool:

@@ -10,6 +10,7 @@ from eyas.errors import EnvironmentMissing
 from eyas.records.atomic import OutputExists, require_place
 from eyas.records.checkpoint import resume_folder
 from eyas.records.rows import read_manifest
+from eyas.store.about import read_about
 from eyas.train.config import TrainConfigInvalid
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class TrainRequest:
 
     Attributes:
         target: folder of the target.
-        rows: folder of `eyas prepare`.
+        rows: folder of `eyas prepare`; None with a store, for its own rows.
         out: folder for the draft.
         init_from: a draft to start from; its shape and vocabulary are kept.
         device: "cpu", "cuda", "cuda:N" or "auto".
@@ -33,11 +34,14 @@ class TrainRequest:
         tensorboard: folder for TensorBoard event files, or None.
         shard: divide the draft's fp32 weights and moments among the ranks.
         wandb: Weights & Biases project to report to, or None.
+        hidden_states: a store with the target's states over the rows, or None.
+        streams: servers that give the states meanwhile, "ENGINE://HOST:PORT" or "http://HOST:PORT".
+        read_ahead_gb: memory for states that are fetched or waiting, GB; None for 1, or 4 on a GPU.
     """
 
     target: Path
-    rows: Path
     out: Path
+    rows: Path | None = None
     init_from: Path | None = None
     device: str = "auto"
     dtype: str = "auto"
@@ -47,11 +51,23 @@ class TrainRequest:
     tensorboard: Path | None = None
     wandb: str | None = None
     shard: bool = False
+    hidden_states: Path | None = None
+    streams: tuple[str, ...] = ()
+    read_ahead_gb: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("target", "rows", "out", "init_from", "held_out", "tensorboard"):
+        for name in ("target", "rows", "out", "init_from", "held_out", "tensorboard", "hidden_states"):
             if isinstance(given := getattr(self, name), str):
                 object.__setattr__(self, name, Path(given))
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the states come from elsewhere than a target in this process."""
+        return self.hidden_states is not None or bool(self.streams)
+
+    def ahead_bytes(self, device_type: str) -> int:
+        """Memory for states that are fetched or waiting, of one process."""
+        return int((self.read_ahead_gb or (4.0 if device_type == "cuda" else 1.0)) * 1e9)
 
     def placement(self, local_rank: int = 0) -> "Placement":
         """Dtype of the target and the device of this process.
@@ -83,7 +99,8 @@ def require_startable(request: TrainRequest) -> None:
     Raises:
         OutputExists: there is a folder under `request.out`.
         RowsUnreadable: `request.rows` does not hold tokenised rows.
-        TrainConfigInvalid: `restart` would delete the draft of `init_from`.
+        StoreUnreadable: `request.hidden_states` is not a store.
+        TrainConfigInvalid: `restart` would delete the draft of `init_from`; it is not said where rows or states are.
         WriteFailed: the folder around `request.out`, or TensorBoard's, cannot be written.
         EnvironmentMissing: wandb or TensorBoard is wanted and not installed.
     """
@@ -97,7 +114,33 @@ def require_startable(request: TrainRequest) -> None:
     require_place(request.out, request.out.parent)
     _require_no_loss(request)
     require_sinks(request.tensorboard, request.wandb)
-    read_manifest(request.rows)
+    _require_sources(request)
+    if request.rows is not None:
+        read_manifest(request.rows)
+    if request.hidden_states is not None:
+        read_about(request.hidden_states)
+
+
+def _require_sources(request: TrainRequest) -> None:
+    """Rows, and at most one kind of states from elsewhere."""
+    has_store, gb = request.hidden_states is not None, request.read_ahead_gb
+    twice = len({*request.streams}) < len(request.streams)
+    problems = [
+        (request.rows is None and not has_store, "neither --data nor --hidden-states", "give --data ROWS"),
+        (bool(request.streams) and request.rows is None, "--stream without --data", "give --data ROWS"),
+        (bool(request.streams) and has_store, "--stream beside --hidden-states", "leave one of the two out"),
+        (twice, "one server is named twice in --stream", "name each server once"),
+        (gb is not None and not 0.001 <= gb <= 10_000, f"--read-ahead-gb {gb}", "give 0.001 … 10000"),
+        (
+            gb is not None and not request.is_given,
+            "--read-ahead-gb without --hidden-states or --stream",
+            "leave it out",
+        ),
+    ]
+    for is_wrong, what, do in problems:
+        if is_wrong:
+            why = "eyas needs rows to learn from, and one source of the target's states over them"
+            raise TrainConfigInvalid(what, "options", why, do)
 
 
 def _require_no_loss(request: TrainRequest) -> None:

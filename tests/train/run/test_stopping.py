@@ -154,7 +154,7 @@ def test_ctrl_c_before_the_first_step_does_not_promise_to_go_on(inputs, tmp_path
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("eyas.train.run.train.Target.load", interrupt)
+    monkeypatch.setattr("eyas.train.optimise.teaching.Target.load", interrupt)
     assert main(command(inputs, tmp_path / "d", "--json")) == 130
     said = capsys.readouterr()
     assert "interrupted: no step of this run is kept; run the same command again to start at step 1" in said.err

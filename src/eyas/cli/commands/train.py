@@ -14,7 +14,7 @@ from eyas.cli.terminal import Terminal
 from eyas.cli.train_signals import EXIT_CODE, tell_end, wish_to_stop
 from eyas.cli.train_text import outcome_text, plan_text, summary_of
 from eyas.talk import Silent, Talk, say_loading
-from eyas.train.config import CHECKS, DRAFT, MACHINE, OUTPUT, TrainConfig, require_processes, require_threads
+from eyas.train.config import CHECKS, DRAFT, MACHINE, OUTPUT, STATES, TrainConfig, require_processes, require_threads
 from eyas.train.request import TrainRequest, require_startable
 from eyas.train.run.stopping import TrainingStopped
 
@@ -27,8 +27,11 @@ _DEFAULT = TrainConfig()
 def train(
     *,
     target: TargetName,
-    data: Annotated[Path, Parameter(name="--data")],
     out: Path,
+    data: Annotated[Path | None, Parameter(name="--data")] = None,
+    hidden_states: Annotated[Path | None, Parameter(group=STATES)] = None,
+    stream: Annotated[list[str] | None, Parameter(group=STATES, negative="")] = None,
+    read_ahead_gb: Annotated[float | None, Parameter(group=STATES)] = None,
     config: Annotated[TrainConfig, Parameter(name="*")] = _DEFAULT,
     init_from: Annotated[Path | None, Parameter(group=DRAFT)] = None,
     held_out: Annotated[Path | None, Parameter(group=CHECKS)] = None,
@@ -45,8 +48,10 @@ def train(
     dry_run: Annotated[bool, Parameter(group=CHECKS, negative="")] = False,
     json: Annotated[JsonFlag, Parameter(group=OUTPUT)] = False,
 ) -> int:
-    """Train an EAGLE-3 draft with training-time test, online: the target runs in the same process.
+    """Train an EAGLE-3 draft with training-time test.
 
+    The target runs in the same process, or its states come from a store (--hidden-states) or from servers (--stream):
+    of the target itself only embedding, final norm and head are then read.
     A CPU trains a small draft at a few thousand tokens a minute: enough to see it learn. The draft is written in
     SGLang's format (vLLM reads it too) with its metrics beside it, whole or not at all. Ctrl-C, SIGTERM or SIGHUP ends
     a run after its step, with a checkpoint (OUT.resume). The same command run again resumes from the last checkpoint.
@@ -55,6 +60,11 @@ def train(
     ----------
     data
         Folder of tokenised rows, made by `eyas prepare` with the same target.
+    hidden_states
+        Store of the target's states over the rows, made by `eyas extract`. Without --data its own rows are trained on.
+    stream
+        Server of `eyas serve` that hands over states: it computes them while the draft trains. Give the option once for
+        each server: http://HOST:PORT, or sglang:// or vllm:// in place of http://.
     out
         Folder for the draft; it must not exist.
     init_from
@@ -62,7 +72,7 @@ def train(
     held_out
         JSONL of rows that are not trained on, with the target's own answers (`prompt_ids`, `response_ids`); they are
         replayed every --eval-every steps, and the draft with the largest accept length is written. By default
-        DATA/held_out.jsonl, if it exists.
+        DATA/held_out.jsonl, if it exists. A probe pack (.safetensors) brings its states along.
     tensorboard
         Folder for TensorBoard event files; needs `pip install 'eyas[tensorboard]'`.
     wandb
@@ -80,6 +90,9 @@ def train(
         Divide the draft's fp32 weights and AdamW moments among the processes (FSDP2): for drafts too large for a GPU.
     threads
         CPU threads of each process, 1 … 1024; by default torch chooses.
+    read_ahead_gb
+        With --hidden-states or --stream: memory for states that are fetched or waiting, GB, of each GPU (by default 4)
+        or of each process on a CPU (1).
     restart
         Delete the unfinished run kept beside OUT and start again.
     dry_run
@@ -110,6 +123,9 @@ def train(
             tensorboard=tensorboard,
             wandb=wandb,
             shard=shard,
+            hidden_states=hidden_states,
+            streams=tuple(stream or ()),
+            read_ahead_gb=read_ahead_gb,
         )
         require_startable(request)
         say_loading(talk)
@@ -153,6 +169,7 @@ def train(
         "kept": done.kept,
         "written": done.written,
         "notes": list(done.notes),
+        "states": done.fed,
     }
     return emit(document, outcome_text(document, init_only=init_only), json=json)
 

@@ -167,6 +167,13 @@ class Rows:
             if found != stated and (name != "content" or stated):
                 raise damaged(folder / TENSORS, f"{MANIFEST} says {name} = {stated}; {TENSORS} has {found}")
 
+    @classmethod
+    def of(cls, folder: Path, manifest: RowsManifest, arrays: RowArrays) -> "Rows":
+        """Rows that are in memory; `folder` is where they are from, for messages."""
+        rows = cls.__new__(cls)
+        rows.folder, rows.manifest, rows._arrays = folder, manifest, arrays
+        return rows
+
     def __len__(self) -> int:
         return self._arrays.num_rows
 

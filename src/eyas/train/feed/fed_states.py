@@ -5,7 +5,7 @@ Shapes: P positions of a row, T of a micro-batch, A aux boundaries, S = A + 1 st
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from torch import Tensor
 from eyas.models.states import RowLayout, States
 from eyas.models.target import FrozenParts
 from eyas.store.about import NUMPY_DTYPES, StateDtype
-from eyas.talk import Talk
+from eyas.talk import Talk, counted
 from eyas.train.feed.read_ahead import FetchedRow, Fetcher, Figures, ReadAhead
 
 # As torch holds the values that numpy holds as bits.
@@ -41,13 +41,11 @@ class Kept:
         dtype: of their values.
         boundaries: ascending; the last state follows them.
         is_normed: whether the last state is after the final norm.
-        where: the store or the servers, for messages.
     """
 
     dtype: StateDtype
     boundaries: tuple[int, ...]
     is_normed: bool
-    where: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,60 @@ class _Row:
     states: Tensor
     scales: Tensor | None
     uploaded: Any  # a CUDA event; None on a CPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedReport:
+    """What went through one process.
+
+    Attributes:
+        tokens: learned from.
+        seconds: from the first row that was asked for to the end, replays and checkpoints included.
+        waited_s: that the trainer stood still for want of states.
+        fetched_tokens_per_s: of all fetchers together, while they were fetching.
+        most_bytes: states in memory at most.
+        failures: name of a fetcher -> how often it failed.
+    """
+
+    tokens: int
+    seconds: float
+    waited_s: float
+    fetched_tokens_per_s: float
+    most_bytes: int
+    failures: Mapping[str, int]
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Over all of the time."""
+        return self.tokens / max(self.seconds, 1e-9)
+
+    @property
+    def trained_tokens_per_s(self) -> float:
+        """Of the trainer alone: without the time that it stood still."""
+        return self.tokens / max(self.seconds - self.waited_s, 1e-9)
+
+    @property
+    def share_of_slower(self) -> float:
+        """`tokens_per_s` over the rate of the slower side alone."""
+        return self.tokens_per_s / max(min(self.trained_tokens_per_s, self.fetched_tokens_per_s), 1e-9)
+
+    def as_document(self) -> dict[str, Any]:
+        """As a JSON object."""
+        rates = {name: getattr(self, name) for name in ("tokens_per_s", "trained_tokens_per_s", "share_of_slower")}
+        return {**asdict(self), **rates}
+
+    def __str__(self) -> str:
+        failed = [f"{name} failed {counted(num, 'time')}" for name, num in self.failures.items() if num]
+        return "; ".join(
+            [
+                f"states: {self.tokens} tokens at {self.tokens_per_s:.0f} tokens/s; the source alone"
+                f" {self.fetched_tokens_per_s:.0f}, the trainer alone {self.trained_tokens_per_s:.0f}:"
+                f" {self.share_of_slower:.0%} of the slower",
+                f"the trainer waited {self.waited_s / max(self.seconds, 1e-9):.1%} of the time",
+                f"at most {self.most_bytes / 1e6:.0f} MB were held",
+                *failed,
+            ]
+        )
 
 
 class FedStates:
@@ -90,6 +142,7 @@ class FedStates:
         places = [*(kept.boundaries.index(boundary) for boundary in boundaries), len(kept.boundaries)]
         self._places, self._columns = places, [slice(at * width, (at + 1) * width) for at in places]
         position = len(places) * (width * NUMPY_DTYPES[kept.dtype].itemsize + 4 * (kept.dtype == "float8_e4m3"))
+        self._position_bytes = position
         self._bytes_of = lambda number: length_of(number) * position
         self._is_cuda = teacher.device.type == "cuda"
         self._stream: Any = torch.cuda.Stream(teacher.device) if self._is_cuda else None  # type: ignore[no-untyped-call]
@@ -123,6 +176,18 @@ class FedStates:
                 yield reader.figures
             finally:
                 self._ahead = None
+
+    def report(self, figures: Figures) -> FeedReport:
+        """What went through so far, of `ahead`'s figures."""
+        sides = [side for side in figures.fetchers.values() if side.busy_s]
+        return FeedReport(
+            tokens=figures.num_bytes // self._position_bytes,
+            seconds=figures.seconds,
+            waited_s=figures.waited_s,
+            fetched_tokens_per_s=sum(side.num_bytes / self._position_bytes / side.busy_s for side in sides),
+            most_bytes=figures.most_held,
+            failures={name: side.num_failures for name, side in figures.fetchers.items()},
+        )
 
     @torch.no_grad()
     def __call__(self, rows: RowLayout, boundaries: Sequence[int]) -> States:

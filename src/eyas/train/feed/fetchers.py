@@ -65,6 +65,10 @@ class StreamFetcher:
         self.kind = (self._source.dtype, self._source.last)
         self.source_name = self._source.name
 
+    def over(self, rows: _RowSequence) -> "StreamFetcher":
+        """The same source, for other rows."""
+        return StreamFetcher(self.name, self._open, rows)
+
     def fetch(self, numbers: Sequence[int]) -> Iterator[tuple[int, FetchedRow]]:
         """See `Fetcher`."""
         asked = [AskedRow(token_ids=self._rows[number].token_ids) for number in numbers]

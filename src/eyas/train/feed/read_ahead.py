@@ -70,8 +70,6 @@ class Fetcher(Protocol):
     def require_ready(self) -> None:
         """Raise `SourceFailed` while it cannot fetch."""
 
-    def close(self) -> None: ...
-
 
 @dataclass(slots=True)
 class FetchFigures:
@@ -96,6 +94,7 @@ class Figures:
         num_rows, num_bytes: handed out.
         waited_s: that the trainer stood still for want of a row.
         most_held: bytes in memory at most.
+        began: by the monotonic clock.
         fetchers: by name.
     """
 
@@ -103,7 +102,13 @@ class Figures:
     num_bytes: int = 0
     waited_s: float = 0.0
     most_held: int = 0
+    began: float = field(default_factory=time.monotonic)
     fetchers: dict[str, FetchFigures] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return time.monotonic() - self.began
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -10,6 +10,7 @@ from eyas.models.placement import Placement
 from eyas.models.states import StateSource
 from eyas.models.target import FrozenParts, LiveStates, Target
 from eyas.train.config import TrainConfig
+from eyas.train.feed.fed_states import FedStates
 from eyas.train.step.packed_target import live_states
 
 
@@ -22,6 +23,7 @@ class Teaching:
         states: over the training rows.
         held_out: states over the held-out rows; None where there are none of them.
         plain: the target through transformers, which fused states are compared with; None where it is not here.
+        feed: the same as `states` where they are fetched from elsewhere, else None.
         own_logits: token ids [n] -> the target's own logits [n, V], which the teacher's are compared with; or None.
     """
 
@@ -29,6 +31,7 @@ class Teaching:
     states: StateSource
     held_out: StateSource | None
     plain: StateSource | None = None
+    feed: FedStates | None = None
     own_logits: Callable[[Sequence[int]], Tensor] | None = None
 
     @property

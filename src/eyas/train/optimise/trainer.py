@@ -1,7 +1,7 @@
 """One optimiser step of training: target forward, teacher, unrolled draft, backward, update. Reads no files."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -16,7 +16,7 @@ from eyas.train.optimise.schedule import average_keep, lr_share
 from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.step_outcome import PendingStep, StepOutcome, pack_figures, read_steps
 from eyas.train.optimise.teaching import Teaching
-from eyas.train.rows.packing import Packed, count_targets, even_micro_batches, micro_batches, pack
+from eyas.train.rows.packing import Packed, count_targets, even_micro_batches, least_shape, micro_batches, pack
 from eyas.train.step.captured import CapturedMicroBatches, Recorder, why_not_captured
 from eyas.train.step.distributions import DraftVocabulary, distributions_for
 from eyas.train.step.reference_check import require_reference
@@ -112,6 +112,8 @@ class Trainer:
             self.device, dtype, is_fused=is_fused, temperature=config.teacher_temperature
         )
         self.data_wait = DataWait.of(self.device)
+        if teaching.feed is not None:
+            teaching.feed.waiting = self.data_wait
         self._captured: CapturedMicroBatches | None = None
         if record is not None and isinstance(self._unroll, FusedUnroll) and self.why_not_captured is None:
             self._captured = CapturedMicroBatches(
@@ -173,6 +175,18 @@ class Trainer:
         with self.whole_draft():
             return require_reference(self.draft, self.teaching.states, row, self.config.ttt_steps, self.teaching.plain)
 
+    def order_of(self, steps: Iterable[Sequence[TokenRow]]) -> Iterator[int]:
+        """Numbers of this rank's rows in the order in which `start_step` reads their states, for these batches."""
+        for rows in steps:
+            for part in self._parts(rows):
+                if least_shape(part, 1).num_teachers:
+                    yield from (row.number for row in part)
+
+    def _parts(self, rows: Sequence[TokenRow]) -> list[list[TokenRow]]:
+        """This rank's micro-batches."""
+        mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
+        return (even_micro_batches if self._pads else micro_batches)(mine, self._micro_batch)
+
     def time_step(self, rows: Sequence[TokenRow]) -> float:
         """Seconds of a step on `rows` without its update; the weights stay as they are. All ranks call it together."""
         begin = time.monotonic()
@@ -186,8 +200,7 @@ class Trainer:
         config = self.config
         with self.data_wait():
             objective = TttObjective.of(config.loss, config.step_decay, count_targets(rows, config.ttt_steps))
-            mine = [rows[i] for i in self.ranks.share([len(row.token_ids) for row in rows])]
-            parts = (even_micro_batches if self._pads else micro_batches)(mine, self._micro_batch)
+            parts = self._parts(rows)
         self.optimiser.forget_gradients()
         step_weights = objective.weights_on(self.device)
         with self.whole_draft():
@@ -198,7 +211,7 @@ class Trainer:
             if self.shards is not None:
                 self.shards.reduce_gradients()
         self.ranks.sum_in_place([figures] if self.shards else [*self.optimiser.gradients(), figures])
-        num_tokens = sum(len(row.token_ids) for row in mine)
+        num_tokens = sum(len(row.token_ids) for part in parts for row in part)
         return figures, 1 - num_tokens / num_positions if num_positions else 0.0
 
     def _add_computed(self, parts: Sequence[Sequence[TokenRow]], step_weights: Tensor, step: int) -> tuple[Tensor, int]:

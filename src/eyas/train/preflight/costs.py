@@ -58,6 +58,7 @@ def estimate_costs(
     supervised: float = 1.0,
     device_type: str = "cpu",
     process_bytes: int = 0,
+    ahead_bytes: int | None = None,
 ) -> Costs:
     """Estimate for a draft of shape `spec`.
 
@@ -69,6 +70,7 @@ def estimate_costs(
         device_type: "cpu" or "cuda": decides the size of a micro-batch and what shares the memory. On a CPU the target
             computes in fp32, and its file stays mapped beside the fp32 weights.
         process_bytes: resident before anything is loaded.
+        ahead_bytes: of states that come from elsewhere, fetched or waiting; None with the target in the process.
     """
     width, wide, vocab = spec.hidden_size, spec.intermediate_size, spec.draft_vocab_size
     heads = (spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
@@ -88,11 +90,15 @@ def estimate_costs(
         "logits of target and draft, some positions at a time": 8
         * min(_MOST_LOGITS, config.ttt_steps * tokens * vocab),
         "states of the target (aux and last)": 4 * tokens * (spec.num_aux + 1) * spec.target_hidden_size,
-        "target activations of one layer": 4 * tokens * 12 * spec.target_hidden_size,
     }
+    if ahead_bytes is None:
+        memory["target activations of one layer"] = 4 * tokens * 12 * spec.target_hidden_size
+    else:
+        memory["states that are read ahead"] = ahead_bytes
     if device_type == "cpu":
         memory["target weights"] = max(target.num_bytes, 4 * target.num_params)
-        memory["target's file, mapped while it is read"] = target.num_bytes
+        if ahead_bytes is None:
+            memory["target's file, mapped while it is read"] = target.num_bytes
         memory["this process so far (python, torch)"] = process_bytes
     teacher = 2 * spec.vocab_size * spec.target_hidden_size
     head = size["lm_head"] or vocab * width

@@ -15,6 +15,7 @@ from eyas.train.config import TrainConfig
 from eyas.train.optimise.teaching import Teaching
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.hardware import peak_flops, peak_memory_bytes
+from eyas.train.preflight.open_teaching import open_teaching
 from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.preflight.target_checks import AnswersCheck, TeacherCheck, check_answers, check_teacher
 from eyas.train.preflight.train_plan import TrainPlan, make_plan
@@ -187,7 +188,7 @@ def plan_train(request: TrainRequest, config: TrainConfig, talk: Talk, *, device
     """
     require_startable(request)
     device_type = device_type or request.placement().device.type
-    plan = make_plan(request.target, request.rows, config, request.init_from, request.held_out, device_type)
+    plan = make_plan(request, config, device_type)
     disk = _require_disk(request.out, plan, config)
     for note in plan.resolved.notes:
         talk.note(note)
@@ -221,7 +222,7 @@ def check_target(
 
 def examine(request: TrainRequest, config: TrainConfig, plan: TrainPlan, talk: Talk) -> Examined:
     """Load the target, check answers and teacher, and time a few steps; writes nothing."""
-    teaching = Teaching.load(request.target, request.placement(), config)
+    teaching = open_teaching(request, config, plan, request.placement(), talk)
     answers, teacher = check_target(teaching, request, plan, talk)
     draft = starting_draft(request, config, plan, teaching.parts, talk)
     trainer = Trainer(draft, teaching, config, lr=plan.resolved.lr, num_steps=len(plan.batches))
@@ -236,6 +237,9 @@ def say_time(plan: TrainPlan, trainer: Trainer, talk: Talk) -> None:
     """Say how long the run will take, measured on steps whose gradients are dropped. All ranks call it together."""
     if len(plan.batches) < _MEASURED_FROM:
         talk.line("time: the progress line says how long is left, after the first step")
+        return
+    if trainer.teaching.feed is not None and not plan.stored:
+        talk.line("time: the progress line says how long is left, once the servers compute ahead of the trainer")
         return
     typical = sorted(plan.batches, key=lambda batch: batch.num_tokens)[len(plan.batches) // 2]
     rows = [plan.rows[row] for row in typical.rows]

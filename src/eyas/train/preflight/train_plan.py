@@ -1,13 +1,16 @@
 """Everything about a run that is known before a model is loaded: rows, vocabulary, steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eyas.contract.files.checkpoint import TensorInfo
 from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.draft_spec import DraftSpec
+from eyas.contract.spec.target_parts import name_parts
 from eyas.contract.spec.target_size import TargetSize, size_of_tensors
 from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.data.rows.row_store import Rows
@@ -15,12 +18,20 @@ from eyas.data.rows.same_text import require_same_text
 from eyas.errors import EyasError
 from eyas.models.save_draft import choose_dialect
 from eyas.records.rows import RULES, RowsUnreadable
-from eyas.train.config import DraftShape, Resolved, TrainConfig, TrainConfigInvalid, resolve
+from eyas.train.config import NUM_BOUNDARIES, DraftShape, Resolved, TrainConfig, TrainConfigInvalid, resolve
 from eyas.train.preflight.costs import Costs, estimate_costs
 from eyas.train.preflight.draft_spec import draft_spec_for, freeze_notes
+from eyas.train.preflight.given_states import StoredRows, open_stored
 from eyas.train.preflight.hardware import resident_bytes
+from eyas.train.request import TrainRequest
 from eyas.train.rows.batch_plan import Batch, plan_batches
-from eyas.train.rows.held_out_rows import HeldOutRows, find_held_out, read_held_out
+from eyas.train.rows.held_out_rows import (
+    HeldOutRows,
+    HeldOutUnusable,
+    find_held_out,
+    read_held_out,
+    read_held_out_pack,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -95,6 +106,8 @@ class TrainPlan:
         costs: estimated from shapes.
         held_out: rows for the replays while training, or None.
         eval_every: steps between replays; 0 without held-out rows.
+        stored: the rows' states, where they are in a store.
+        states: fingerprint of what the states are, where they come from elsewhere; None with the target here.
     """
 
     rows: Rows
@@ -107,6 +120,8 @@ class TrainPlan:
     costs: Costs
     held_out: HeldOutRows | None = field(default=None, repr=False)
     eval_every: int = 0
+    stored: StoredRows | None = field(default=None, repr=False)
+    states: str | None = None
 
     def as_document(self) -> dict[str, Any]:
         """Sizes and counts as a JSON object."""
@@ -144,19 +159,10 @@ class TrainPlan:
         }
 
 
-def make_plan(
-    target_folder: Path,
-    rows_folder: Path,
-    config: TrainConfig,
-    init_from: Path | None,
-    held_out: Path | None = None,
-    device_type: str = "cpu",
-) -> TrainPlan:
+def make_plan(request: TrainRequest, config: TrainConfig, device_type: str = "cpu") -> TrainPlan:
     """Read rows and target config, choose the vocabulary and the draft's shape, lay out the steps.
 
     Args:
-        init_from: a draft to start from, whose shape and vocabulary are kept.
-        held_out: rows for the replays; by default those beside the training rows.
         device_type: "cpu" or "cuda", for the estimate of memory.
 
     Raises:
@@ -168,16 +174,22 @@ def make_plan(
         TrainConfigInvalid: the options describe another draft than `init_from`, freeze what cannot be frozen alone, or
             name held-out rows without a replay.
         HeldOutUnusable: no held-out row can be replayed.
+        StatesOfAnotherTarget, StoreLacksRows, StoreLacksBoundary: the store does not fit target, rows or draft.
     """
-    target, rows = read_target(target_folder), Rows(rows_folder)
+    target, stored, init_from = read_target(request.target), None, request.init_from
+    if request.hidden_states is not None:
+        stored = open_stored(request.hidden_states, request.rows, request.target, target)
+        config, noted = _with_boundaries(config, stored, init_from)
+    assert stored is not None or request.rows is not None, "`require_startable` asks for rows"
+    rows = Rows(request.rows) if stored is None and request.rows is not None else stored.rows  # type: ignore[union-attr]
     require_same_text(target, rows)
     _require_lesson(rows)
     manifest = rows.manifest
-    tensors = read_checkpoint(target_folder).tensors
+    tensors = read_checkpoint(request.target).tensors
     vocab_size = target.vocab_size or 0
     if vocab_size:
         rows.require_within(vocab_size)
-    vocabulary, notes = None, list(_age_notes(rows))
+    vocabulary, notes = None, [*_age_notes(rows), *(() if stored is None else (*stored.notes, *noted))]
     if init_from is not None:
         spec = open_draft(init_from, target)
         _require_same_shape(config, init_from, spec)
@@ -198,7 +210,10 @@ def make_plan(
         )
     notes += freeze_notes(spec, config, f"--init-from {init_from}" if init_from else "the new draft")
     notes += _format_notes(spec, target)
-    held_out_rows = _held_out(held_out, rows_folder, config, vocab_size)
+    if stored is not None:
+        stored.reader.columns(spec.aux_boundaries or ())
+    held_out_rows, held_out_notes = _held_out(request, config, target, stored)
+    notes += held_out_notes
     resolved = resolve(
         config,
         hidden_size=spec.hidden_size,
@@ -219,15 +234,18 @@ def make_plan(
         costs=estimate_costs(
             spec,
             config,
-            target=size_of_tensors(target, tensors) if tensors else _size_without_weights(target),
+            target=_size(request, target, tensors),
             longest=manifest.longest,
             batch_tokens=resolved.batch_tokens,
             supervised=manifest.num_supervised / manifest.num_tokens,
             device_type=device_type,
             process_bytes=resident_bytes(),
+            ahead_bytes=request.ahead_bytes(device_type) if request.is_given else None,
         ),
         held_out=held_out_rows,
         eval_every=0 if held_out_rows is None else config.eval_every or max(1, len(batches) // _REPLAYS_WANTED),
+        stored=stored,
+        states=stored.identity if stored is not None else "streamed" if request.streams else None,
     )
 
 
@@ -251,12 +269,27 @@ def run_identity(
         "target weights": weights,
         "target dtype": dtype,
         "init from": init_from,
+        "states": plan.states,
         "held-out rows": plan.held_out and plan.held_out.fingerprint,
         **{f"--{name.replace('_', '-')}": value for name, value in options.items()},
     }
 
 
-def _held_out(given: Path | None, rows_folder: Path, config: TrainConfig, vocab_size: int) -> HeldOutRows | None:
+def _with_boundaries(
+    config: TrainConfig, stored: StoredRows, init_from: Path | None
+) -> tuple[TrainConfig, Sequence[str]]:
+    """A new draft reads what the store holds, where the store holds as many states as a draft reads."""
+    held = stored.reader.about.boundaries
+    if config.aux_boundaries is not None or init_from is not None or len(held) != NUM_BOUNDARIES:
+        return config, ()
+    shown = " ".join(map(str, held))
+    return replace(config, aux_boundaries=held), (f"aux boundaries {shown}: those of the store",)
+
+
+def _held_out(
+    request: TrainRequest, config: TrainConfig, target: TargetSpec, stored: StoredRows | None
+) -> tuple[HeldOutRows | None, list[str]]:
+    given = request.held_out
     if given is not None and config.eval_every == 0:
         raise TrainConfigInvalid(
             "--held-out conflicts with --eval-every 0",
@@ -264,11 +297,41 @@ def _held_out(given: Path | None, rows_folder: Path, config: TrainConfig, vocab_
             "with --eval-every 0 the held-out rows are never replayed",
             "leave one of the two options out",
         )
-    found = None if config.eval_every == 0 else find_held_out(given, rows_folder)
-    return None if found is None else read_held_out(found, config.held_out_rows, vocab_size or None)
+    found = None if config.eval_every == 0 else find_held_out(given, request.rows)
+    if found is None:
+        return None, []
+    if found.suffix == ".safetensors":
+        return read_held_out_pack(found, config.held_out_rows, target.fingerprint), []
+    held_out = read_held_out(found, config.held_out_rows, target.vocab_size)
+    return (held_out, []) if stored is None else _stored_held_out(held_out, stored, is_wanted=given is not None)
 
 
-def _size_without_weights(target: TargetSpec) -> TargetSize:
+def _stored_held_out(
+    held_out: HeldOutRows, stored: StoredRows, *, is_wanted: bool
+) -> tuple[HeldOutRows | None, list[str]]:
+    """Those of the held-out rows whose states are in the store."""
+    places = stored.places_of(held_out.rows)
+    kept = tuple(row for row, place in zip(held_out.rows, places, strict=True) if place is not None)
+    missing = len(places) - len(kept)
+    if kept:
+        return replace(held_out, rows=kept, num_skipped=held_out.num_skipped + missing), []
+    do = "give --held-out PACK, a probe pack of the target (`eyas eval DRAFT --target T --data F --write-probe PACK`)"
+    if is_wanted:
+        raise HeldOutUnusable(
+            "no held-out row has its states in the store", str(held_out.path), f"{missing} rows are not in it", do
+        )
+    return None, [f"the rows of {held_out.path} are not in the store, so no accept length is measured; {do}"]
+
+
+def _size(request: TrainRequest, target: TargetSpec, tensors: Mapping[str, TensorInfo]) -> TargetSize:
+    """Of the target, or of what is loaded of it."""
+    if request.is_given:
+        names = name_parts(target, tensors)
+        parts = [tensors[name] for name in {names.embedding, names.head, names.norm}]
+        num = sum(prod(part.shape) for part in parts)
+        return TargetSize(num_params=num, num_active=0, num_bytes=sum(part.num_bytes for part in parts))
+    if tensors:
+        return size_of_tensors(target, tensors)
     from eyas.models.target.loading import size_of_config
 
     return size_of_config(target)

@@ -158,7 +158,7 @@ def _rank(place: RankPlace, work: _Work, said: str, stop: Event) -> None:
     try:
         plan = plan_train(work.request, work.config, Silent())
         trained = train(work.request, work.config, plan, talk, place, listen=lambda: nullcontext(stop.is_set))
-        end = {name: getattr(trained, name) for name in ("metrics", "held_out", "kept", "written", "notes")}
+        end = {name: getattr(trained, name) for name in ("metrics", "held_out", "kept", "written", "notes", "fed")}
     except EyasError as error:
         end = error
     except Exception:  # noqa: BLE001 - told by the parent; a process of its own has no other border

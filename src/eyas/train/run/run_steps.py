@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from eyas.models.draft import Eagle3Draft
 from eyas.models.states import states_of_row
 from eyas.records.checkpoint import CheckpointState
 from eyas.talk import Talk
+from eyas.train.feed.fed_states import FeedReport
+from eyas.train.feed.read_ahead import FeedStopped
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.examine import say_first_step
 from eyas.train.preflight.train_plan import TrainPlan
@@ -75,6 +78,7 @@ class RunOutcome:
         error: `TrainingDiverged`; the trainer's draft is then that of the last good step.
         is_error_everyones: all ranks have read the error at this step; else only the first one has.
         stopped_after: steps done when it stopped on request; None otherwise.
+        fed: what states from elsewhere went through; None with the target here.
     """
 
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -82,6 +86,7 @@ class RunOutcome:
     error: Exception | None = None
     is_error_everyones: bool = False
     stopped_after: int | None = None
+    fed: FeedReport | None = None
 
 
 def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Watch, talk: Talk) -> RunOutcome:
@@ -94,9 +99,19 @@ def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Wat
         talk.line(f"resuming after step {first} of {len(plan.batches)} (kept in {keep.folder})")
     say_first_step(talk)
     speedometer = Speedometer.of(trainer.device, plan.costs.flop_per_token, trainer.ranks.size)
-    with keep.listen() as is_asked, talk.progress("train", plan.num_tokens, "tokens") as bar:
+    order = trainer.order_of([plan.rows[row] for row in batch.rows] for batch in plan.batches[first:])
+    feed = trainer.teaching.feed
+    with ExitStack() as open_:
+        is_asked = open_.enter_context(keep.listen())
+        bar = open_.enter_context(talk.progress("train", plan.num_tokens, "tokens"))
+        # Of several ranks, one that stops in the middle of a step would leave the others waiting for its gradients.
+        is_alone = trainer.ranks.size == 1
+        asked = is_asked if is_alone else lambda: False
+        ahead = None if feed is None else open_.enter_context(feed.ahead(order, asked, talk))
         journal = MetricsJournal(outcome.records, speedometer, watch.sinks, bar, trainer.data_wait)
         _Run(trainer, plan, keep, watch, journal, outcome, is_asked).go(first)
+        if feed is not None and ahead is not None:
+            outcome.fed = feed.report(ahead)
     return outcome
 
 
@@ -120,7 +135,11 @@ class _Run:
             batch = self.plan.batches[step]
             with self.trainer.data_wait():
                 rows = [self.plan.rows[row] for row in batch.rows]
-            self.journal.add(self.trainer.start_step(rows, step), batch.num_tokens)
+            try:
+                self.journal.add(self.trainer.start_step(rows, step), batch.num_tokens)
+            except FeedStopped:
+                self._stop_waiting(step)
+                return
             done = step + 1
             is_replayed = self.watch.held_out is not None and (done == last or done % self.watch.eval_every == 0)
             is_read = is_replayed or done == last or done % self.watch.log_every == 0
@@ -142,6 +161,18 @@ class _Run:
                 self.trainer.ranks.gather(done)  # the launcher ends all ranks once one has ended
                 self.outcome.stopped_after = done
                 return
+
+    def _stop_waiting(self, done: int) -> None:
+        """End after `done` steps: the next one waits for states, and the run is asked to stop."""
+        self.outcome.error = self.journal.flush()
+        if self.outcome.error is not None:
+            self.outcome.is_error_everyones = True
+            self._keep_last_good()
+            return
+        if self.keep.every_s > 0:
+            with self.journal.pausing():
+                self._checkpoint(done)
+        self.outcome.stopped_after = done
 
     def _replay(self, step: int) -> None:
         assert self.watch.held_out is not None, "asked only with held-out rows"

@@ -1,4 +1,4 @@
-"""`eyas train`: rows to a draft. The target runs in the same process, and no hidden state is written to disk."""
+"""`eyas train`: rows to a draft. The target runs in the same process, or its states come from elsewhere."""
 
 import errno
 import hashlib
@@ -34,6 +34,7 @@ from eyas.train.optimise.sharding import Shards
 from eyas.train.optimise.teaching import Teaching
 from eyas.train.optimise.trainer import Trainer
 from eyas.train.preflight.examine import check_target, say_reference, say_time
+from eyas.train.preflight.open_teaching import open_teaching
 from eyas.train.preflight.starting_draft import starting_draft
 from eyas.train.preflight.train_plan import TrainPlan, run_identity
 from eyas.train.request import TrainRequest
@@ -73,6 +74,7 @@ class Trained:
         kept: the replay that chose the draft; None where the last draft was written.
         written: the replay of the written file; None without held-out rows.
         notes: what the figures show to be wrong with the draft.
+        fed: the first rank's states from elsewhere, what went through; None with the target in the process.
     """
 
     plan: TrainPlan
@@ -82,6 +84,7 @@ class Trained:
     kept: Mapping[str, Any] | None = None
     written: Mapping[str, Any] | None = None
     notes: Sequence[str] = ()
+    fed: Mapping[str, Any] | None = None
 
 
 def train(
@@ -133,8 +136,7 @@ def _train(
     ranks: Ranks,
     talk: Talk,
 ) -> Trained:
-    talk.line(f"loading the target {request.target.name} ({placement.dtype}, {placement.device})".replace("torch.", ""))
-    teaching = Teaching.load(request.target, placement, config)
+    teaching = open_teaching(request, config, plan, placement, talk)
     draft = starting_draft(request, config, plan, teaching.parts, talk)
     if request.init_only:
         if ranks.is_first:
@@ -174,6 +176,8 @@ def _train(
             shutil.rmtree(keep.folder, ignore_errors=True)
     for note in notes:
         talk.note(note)
+    if outcome.fed is not None:
+        talk.line(str(outcome.fed))
     return Trained(
         plan=plan,
         metrics=steps_of(outcome.records),
@@ -182,6 +186,7 @@ def _train(
         kept=kept,
         written=written,
         notes=notes,
+        fed=None if outcome.fed is None else outcome.fed.as_document(),
     )
 
 
@@ -338,6 +343,7 @@ def write_draft(
         "rows": plan.as_document()["rows"],
         "template_options": dict(plan.rows.manifest.template_options),
         "target_weights": fingerprint_weights(request.target),
+        "states": plan.states and (plan.stored.reader.about.source if plan.stored else plan.states),
         "options": asdict(config),
         "lr": plan.resolved.lr,
         "batch_tokens": plan.resolved.batch_tokens,

@@ -1,0 +1,124 @@
+"""What a run learns from, opened: the target in this process, or its frozen parts and states from elsewhere."""
+
+from collections.abc import Sequence
+from functools import partial
+from urllib.parse import urlsplit
+
+from eyas.contract.engines.registry import all_engines
+from eyas.contract.engines.server_at import server_at
+from eyas.data.text.tokenise import TokenRow
+from eyas.extract.server_source import ServerSource
+from eyas.extract.source import ExtractSource, SourceUnsupported, Wanted
+from eyas.models.placement import Placement
+from eyas.models.states import StateSource
+from eyas.models.target import FrozenParts
+from eyas.replay.probe_pack import PackStates
+from eyas.talk import Talk
+from eyas.train.config import TrainConfig
+from eyas.train.feed.fed_states import FedStates, Kept
+from eyas.train.feed.fetchers import StoreFetcher, StreamFetcher
+from eyas.train.feed.read_ahead import Fetcher
+from eyas.train.optimise.teaching import Teaching
+from eyas.train.preflight.train_plan import TrainPlan
+from eyas.train.request import TrainRequest
+
+_PATIENCE_S = 10.0  # then a silent server's rows go to the others
+
+
+def open_teaching(
+    request: TrainRequest, config: TrainConfig, plan: TrainPlan, placement: Placement, talk: Talk
+) -> Teaching:
+    """Load the target, or of it only what a run from given states needs.
+
+    Raises:
+        What `Target.load`, `FrozenParts.load` and `ServerSource.open` raise.
+        SourceUnsupported: a server does not give the states that the draft reads.
+    """
+    dtype = str(placement.dtype).removeprefix("torch.")
+    if not request.is_given:
+        talk.line(f"loading the target {request.target.name} ({dtype}, {placement.device})")
+        return Teaching.load(request.target, placement, config)
+    talk.line(f"loading embedding, final norm and head of {request.target.name} ({dtype}, {placement.device})")
+    parts = FrozenParts.load(request.target, placement)
+    return (
+        _from_store(request, plan, parts, talk)
+        if plan.stored is not None
+        else _from_streams(request, plan, parts, talk)
+    )
+
+
+def _from_store(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, talk: Talk) -> Teaching:
+    assert plan.stored is not None, "asked only with a store"
+    reader, about = plan.stored.reader, plan.stored.reader.about
+    kept = Kept(dtype=about.dtype, boundaries=about.boundaries, is_normed=about.last == "post-norm")
+    talk.line(f"states: {reader.folder}, {about.dtype}, last {about.last}, of {about.source}")
+    feed = _fed([StoreFetcher(reader, plan.stored.places)], kept, plan, parts, request)
+    held_out: StateSource | None = None
+    if plan.held_out is not None and plan.held_out.pack is None:
+        places = [place for place in plan.stored.places_of(plan.held_out.rows) if place is not None]
+        assert len(places) == len(plan.held_out.rows), "the plan keeps held-out rows that are in the store"
+        held_out = _held_out(StoreFetcher(reader, places), kept, plan, parts)
+    return Teaching(parts=parts, states=feed, held_out=held_out or _of_pack(plan, parts), feed=feed)
+
+
+def _from_streams(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, talk: Talk) -> Teaching:
+    boundaries = tuple(sorted(plan.spec.aux_boundaries or ()))
+    wanted = Wanted(folder=request.target, target=plan.target, boundaries=boundaries, dtype="bfloat16")
+    fetchers = [StreamFetcher(name, partial(_open_server, name, wanted, talk), plan.rows) for name in request.streams]
+    for fetcher in fetchers:
+        dtype, last = fetcher.kind
+        talk.line(f"states: {fetcher.name} ({fetcher.source_name}), {dtype}, last {last}; {'; '.join(fetcher.notes)}")
+        if fetcher.kind != fetchers[0].kind:
+            raise SourceUnsupported(
+                "the servers give states of different kinds",
+                f"{fetchers[0].name}, {fetcher.name}",
+                f"{', '.join(fetchers[0].kind)} and {', '.join(fetcher.kind)}",
+                "start all servers with the same engine, version and dtype",
+            )
+    dtype, last = fetchers[0].kind
+    kept = Kept(dtype=dtype, boundaries=boundaries, is_normed=last == "post-norm")
+    feed = _fed(fetchers, kept, plan, parts, request)
+    held_out: StateSource | None = None
+    if plan.held_out is not None and plan.held_out.pack is None:
+        texts = [
+            TokenRow(ids := (*row.prompt_ids, *row.response_ids), (True,) * len(ids)) for row in plan.held_out.rows
+        ]
+        held_out = _held_out(fetchers[0].over(texts), kept, plan, parts)
+    return Teaching(parts=parts, states=feed, held_out=held_out or _of_pack(plan, parts), feed=feed)
+
+
+def _fed(
+    fetchers: Sequence[Fetcher], kept: Kept, plan: TrainPlan, parts: FrozenParts, request: TrainRequest
+) -> FedStates:
+    boundaries, most_bytes = plan.spec.aux_boundaries or (), request.ahead_bytes(parts.device.type)
+    return FedStates(fetchers, kept, boundaries, parts, plan.rows.length, most_bytes)
+
+
+def _held_out(fetcher: Fetcher, kept: Kept, plan: TrainPlan, parts: FrozenParts) -> FedStates:
+    assert plan.held_out is not None, "asked only with held-out rows"
+    lengths = [len(row.prompt_ids) + len(row.response_ids) for row in plan.held_out.rows]
+    return FedStates([fetcher], kept, plan.spec.aux_boundaries or (), parts, lengths.__getitem__, 0)
+
+
+def _of_pack(plan: TrainPlan, parts: FrozenParts) -> StateSource | None:
+    pack = plan.held_out and plan.held_out.pack
+    return PackStates(pack, parts.device) if pack else None
+
+
+def _open_server(name: str, wanted: Wanted, talk: Talk) -> ExtractSource:
+    """The source at an engine's URL; http:// is asked which engine it is."""
+    parts = urlsplit(name)
+    if parts.scheme in ("http", "https"):
+        api = server_at(name).api
+        engine = next((engine for engine in all_engines() if engine.serving is api), None)
+        if engine is None:
+            raise SourceUnsupported(
+                f"{name} gives no states",
+                name,
+                "it is not an engine that eyas knows",
+                "start one with `eyas serve --engine sglang --target T --capture`",
+            )
+        name = parts._replace(scheme=engine.name).geturl()
+    source = ServerSource.open(name, wanted, say=talk.line)
+    source.patience_s = _PATIENCE_S
+    return source
