@@ -10,7 +10,6 @@ from eyas.errors import EnvironmentMissing
 from eyas.records.atomic import OutputExists, require_place
 from eyas.records.checkpoint import resume_folder
 from eyas.records.rows import read_manifest
-from eyas.store.about import read_about
 from eyas.train.config import TrainConfigInvalid
 
 if TYPE_CHECKING:
@@ -118,6 +117,8 @@ def require_startable(request: TrainRequest) -> None:
     if request.rows is not None:
         read_manifest(request.rows)
     if request.hidden_states is not None:
+        from eyas.store.about import read_about  # here: it needs numpy, which a request for rows does not
+
         read_about(request.hidden_states)
 
 
