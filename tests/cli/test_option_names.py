@@ -46,6 +46,7 @@ def test_every_command_drafts_the_same_number_of_tokens_unless_told():
     }
     assert len(found) >= 9
     assert found.pop("chat --num-draft-tokens") == "auto"  # each round's depth is chosen by its cost
+    assert found.pop("accept --num-draft-tokens") == "None"  # as the server says
     assert set(found.values()) == {str(DEFAULT_DRAFT_TOKENS)}
 
 
