@@ -21,6 +21,7 @@ LIGHT = [
     "eyas.cli.commands.demo",
     "eyas.cli.commands.engines",
     "eyas.cli.commands.eval",
+    "eyas.cli.commands.explain",
     "eyas.cli.commands.extract",
     "eyas.cli.commands.header",
     "eyas.cli.commands.prepare",

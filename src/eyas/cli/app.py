@@ -42,6 +42,7 @@ COMMANDS = {
     "engines": "The load rules that eyas knows, by engine and version.",
     "serve": "Start SGLang, vLLM or TensorRT-LLM with a draft, supervised.",
     "watch": "What a server is doing now, from a URL, a process or a log.",
+    "explain": "Why a server accepts what it does: known faults, ranked.",
     "accept": "What a server accepts, from its log or counters, rank by rank.",
 }
 

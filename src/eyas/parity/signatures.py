@@ -76,6 +76,7 @@ def signatures(
     classes: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     with talk.progress("faults", len(planted) + 1, "faults") as bar:
         trained = rounds_of(draft)
+        bar.advance()
         for name, faulty in planted:
             classes.setdefault(rounds_of(faulty), []).append(name)
             bar.advance()

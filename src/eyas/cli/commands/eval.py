@@ -98,7 +98,7 @@ def eval_(
     folder = None if target is None else target_folder(target, talk)
     if folder is not None:
         require_outputs(outputs, read=[folder])
-    ledgers = _ledgers(draft, folder, engines, config.num_draft_tokens)
+    ledgers = ledgers_of(draft, folder, engines, config.num_draft_tokens)
     say_loading(talk)
     from eyas.replay.evaluate import Keep, evaluate, evaluate_on_probe
 
@@ -122,10 +122,10 @@ def eval_(
     return emit(document, text, json=json)
 
 
-def _ledgers(
+def ledgers_of(
     draft: Path, target: Path | None, engines: Sequence[EngineVersion], num_draft_tokens: int
 ) -> Mapping[str, Ledger]:
-    """What each engine does with the draft; {} without engines."""
+    """What each engine does with the draft, by label; {} without engines."""
     if not engines:
         return {}
     from eyas.contract.check.check import CheckOptions, check
