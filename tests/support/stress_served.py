@@ -1,6 +1,6 @@
 """What a real engine accepted with a spoiled draft, beside what the ledger's emulation accepts on the same ids."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,17 @@ from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_che
 from eyas.contract.reading.open_draft import open_draft
 from eyas.contract.spec.target_spec import read_target
 from eyas.decode.accept_length import Acceptance
-from eyas.models.draft import Eagle3Draft
+from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.load_draft import read_tensors
-from eyas.models.target import Target
+from eyas.models.states import StateSource, states_of_row
+from eyas.models.target import LiveStates, Target
 from eyas.parity.compared import Compared, compare
 from eyas.parity.near_ties import count_on_path, decisions
 from eyas.records.eval_rows import EvalRow
 from eyas.replay.emulate import FILLS, emulate
-from eyas.replay.replay import walk_rounds
+from eyas.replay.replay import replay_states
+from eyas.replay.states import KeptStates
+from eyas.talk import Silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,45 +80,56 @@ def as_stored(folder: Path, target: Path, model: Target) -> Eagle3Draft:
     return draft.to(model.device, model.parts.embedding.dtype).eval()
 
 
+@torch.no_grad()
 def judge(
     folder: Path,
     target: Path,
     model: Target,
     engine: str,
     served: Mapping[str, Any],
-    prompts: list[EvalRow],
+    prompts: Sequence[EvalRow],
     dtype: str,
+    states: StateSource | None = None,
 ) -> Judged:
-    """Replay the ids in `served` (of benchmarks/stress_engine.py) with the draft as `engine`'s ledger has it."""
+    """Replay the ids in `served` (of benchmarks/stress_engine.py) with the draft as `engine`'s ledger has it.
+
+    Args:
+        dtype: that the engine computed in.
+        states: of the target over the same ids, where they are kept; by default the target runs.
+
+    Raises:
+        EmulationImpossible: there is no prediction for this row.
+    """
     rows = [
         EvalRow(id=row.id, set=row.set, prompt_ids=row.prompt_ids, response_ids=tuple(ids))
         for row, ids in zip(prompts, served["ids"], strict=True)
     ]
-    depth = len(served["accepted_at"])
-    counts = Acceptance(served["rounds"], tuple(served["accepted_at"]), (served["rounds"],) * depth)
     draft, ledger = as_stored(folder, target, model), ledger_of(folder, target, engine)
     given = {"embedding": model.parts.embedding, "head": model.parts.head}
     is_open = any(entry.state in ("uninitialised", "partly") for entry in ledger.parameters)
-    fills = FILLS if is_open else FILLS[:1]
     by_fill = {}
-    for fill in fills:
+    for fill in FILLS if is_open else FILLS[:1]:
         seen = emulate(draft, ledger, fill, target=given).draft
-        by_fill[fill if is_open else "exact"] = _compared(seen, model, rows, counts, depth, dtype)
+        by_fill[fill if is_open else "exact"] = _compared(
+            seen, states or KeptStates(LiveStates(model)), rows, served, dtype
+        )
     return Judged(by_fill=by_fill)
 
 
-@torch.no_grad()
 def _compared(
-    draft: Eagle3Draft, model: Target, rows: list[EvalRow], counts: Acceptance, depth: int, dtype: str
+    draft: Eagle3Draft, states: StateSource, rows: Sequence[EvalRow], served: Mapping[str, Any], dtype: str
 ) -> Compared:
-    rounds, ends, ties = [], [], 0
-    for row in rows:
-        ids = torch.tensor([[*row.prompt_ids, *row.response_ids]], device=model.device)
-        assert draft.spec.aux_boundaries is not None
-        aux = model.forward(ids, draft.spec.aux_boundaries).aux
-        found = decisions(draft, ids, aux, depth, dtype)
-        rounds.append(walk_rounds(found.accepted.tolist(), len(row.prompt_ids), ids.shape[1]))
-        ties += count_on_path(found.narrow, rounds[-1], len(row.prompt_ids))
-        gained = sum(n + 1 for n in rounds[-1])
-        ends.append(gained >= len(row.response_ids))
+    depth = len(served["accepted_at"])
+    counts = Acceptance(served["rounds"], tuple(served["accepted_at"]), (served["rounds"],) * depth)
+    rounds = [row.accepted for row in replay_states(states, draft, rows, depth, Silent(), batch_tokens=4096)]
+    ends = [sum(n + 1 for n in one) >= len(row.response_ids) for one, row in zip(rounds, rows, strict=True)]
+    found = compare(counts, rounds, ends, 0)
+    if not any(found.excess):
+        return found
+    ties = 0
+    for number, row in enumerate(rows):
+        text = [*row.prompt_ids, *row.response_ids]
+        aux = states_of_row(states, number, text, required_boundaries(draft)).aux[None]
+        decided = decisions(draft, torch.tensor([text], device=states.device), aux, depth, dtype)
+        ties += count_on_path(decided.narrow, rounds[number], len(row.prompt_ids))
     return compare(counts, rounds, ends, ties)

@@ -19,6 +19,8 @@ from eyas.replay.infer import as_read, changes_of, single_changes
 from eyas.replay.replay import replay_states
 from eyas.talk import Silent, Talk
 
+_BATCH_TOKENS = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
@@ -70,7 +72,8 @@ def signatures(
     """
 
     def rounds_of(one: Eagle3Draft) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(row.accepted) for row in replay_states(states, one, rows, num_draft_tokens, Silent()))
+        results = replay_states(states, one, rows, num_draft_tokens, Silent(), batch_tokens=_BATCH_TOKENS)
+        return tuple(tuple(row.accepted) for row in results)
 
     planted = list(_planted(draft, boundaries_known, thetas, target_embedding, fills))
     classes: dict[tuple[tuple[int, ...], ...], list[str]] = {}

@@ -28,6 +28,11 @@ Fill = Literal["zeros", "normal", "garbage"]
 FILLS: tuple[Fill, ...] = get_args(Fill)
 _NORMAL_STD, _GARBAGE_STD = 0.02, 3.0
 _DEFAULT_THETA = 10_000.0
+_FUSED = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+    "gate_proj": "gate_up_proj",
+    "up_proj": "gate_up_proj",
+}
 # Ledger keys that `_seen_spec` applies (a bias that is lost is zero); other ignored keys are reported as not emulated.
 _APPLIED_KEYS = (
     "norm_output",
@@ -112,7 +117,8 @@ def emulate(
         elif name in old and (name in kept or name == "t2d"):
             parameter.copy_(old[name])
         else:
-            parameter.copy_(left_unfilled(name, parameter, fill, generator))
+            is_open = name.endswith("bias") and _is_uninitialised(name, ledger)
+            parameter.copy_(left_unfilled(name, parameter, fill, generator, is_constructed=not is_open))
             lost.append(name)
     ignored = [key.key for key in ledger.keys if key.fate in ("ignored", "unknown")]
     others = [r.code for r in ledger.reasons if r.verdict == "silent-damage" and r.code not in EMULATED]
@@ -137,6 +143,9 @@ def _kept(spec: DraftSpec, ledger: Ledger) -> set[str]:
     """Canonical names of the tensors that reach the engine's parameters."""
     fates = {entry.name: entry.fate for entry in ledger.tensors}
     arrived = {name for name, stored in spec.source_names.items() if fates.get(stored) in ("used", "shared")}
+    # loaded into a parameter of another role: SGLang's upper layers have hidden_norm where vLLM's have input_layernorm
+    empty = [f".{p.name}" for p in ledger.parameters if p.state in ("ones", "zeros", "uninitialised")]
+    arrived = {name for name in arrived if not any(parameter.endswith(f".{name}") for parameter in empty)}
     parts = (module_and_kind(name) for name in arrived)
     return arrived | {f"{module}.weight" for module, kind in parts if kind in PACKED_WEIGHTS}
 
@@ -154,6 +163,8 @@ def _seen_spec(spec: DraftSpec, ledger: Ledger, kept: set[str]) -> DraftSpec:
         changes["feedback"] = "pre-norm"
     if any(key.endswith("norm_before_residual") for key in ignored):
         changes["residual"] = "pre-norm"
+    if ledger.norms_residual is not None:  # a class of configs can have another default than the format
+        changes["residual"] = "post-norm" if ledger.norms_residual else "pre-norm"
     if ledger.would_tap is not None and len(ledger.would_tap) == spec.num_aux:
         changes["aux_boundaries"] = ledger.would_tap
     codes = {reason.code for reason in ledger.reasons}
@@ -210,11 +221,26 @@ def _own_share(draft: Eagle3Draft, part: str, ledger: Ledger) -> Tensor:
     )
 
 
-def left_unfilled(name: str, parameter: Tensor, fill: Fill, generator: torch.Generator) -> Tensor:
-    """What a parameter that nothing fills holds: constructors set norms to one and maps and biases to zero."""
+def _is_uninitialised(bias: str, ledger: Ledger) -> bool:
+    """The engine builds this bias and sets it to nothing; of a fused one, it lacks this part."""
+    part = bias.split(".")[-2]
+    names = (f"{part}.bias", f"{_FUSED.get(part, part)}.bias")
+    states = {entry.state for entry in ledger.parameters if entry.name.endswith(names)}
+    return bool(states & {"uninitialised", "partly"})
+
+
+def left_unfilled(
+    name: str, parameter: Tensor, fill: Fill, generator: torch.Generator, *, is_constructed: bool = True
+) -> Tensor:
+    """What a parameter that nothing fills holds: constructors set norms to one and maps and most biases to zero.
+
+    Args:
+        is_constructed: False = a bias that the constructor leaves as memory was.
+    """
     if "norm" in name:
         return torch.ones_like(parameter)
-    if not parameter.is_floating_point() or name.endswith("bias") or fill == "zeros":
+    is_zero = name.endswith("bias") and is_constructed
+    if not parameter.is_floating_point() or is_zero or fill == "zeros":
         return torch.zeros_like(parameter)
     std = _NORMAL_STD if fill == "normal" else _GARBAGE_STD
     return (torch.randn(parameter.shape, generator=generator) * std).to(parameter)

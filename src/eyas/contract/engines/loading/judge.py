@@ -108,6 +108,8 @@ def judge(
     ledger = _ledger(engine, runner, selection.class_name, reasons)
     taps = capture.boundaries if ledger.starts else None
     ledger = replace(ledger, tensors=tensors, parameters=entries, keys=keys, aux=taps, would_tap=capture.boundaries)
+    if rules.reads_residual:
+        ledger = replace(ledger, norms_residual=bool(config.get("norm_before_residual")))
     return ledger if selection.reasons else replace(ledger, source=rules.source, grade=engine.grade)
 
 

@@ -181,6 +181,8 @@ class Ledger:
         grade: ran / read / inferred.
         limit: None = positions are no concern up to the target's own length.
         would_tap: `aux`, also where something keeps the engine from serving: what is tapped once that is mended.
+        norms_residual: layer 0 takes its residual after the norm, by the config as the engine completes it; None =
+            its class has no such switch, or nothing is built.
     """
 
     engine: EngineVersion
@@ -196,6 +198,7 @@ class Ledger:
     source: str
     grade: str
     would_tap: tuple[int, ...] | None = None
+    norms_residual: bool | None = None
     limit: PositionLimit | None = None
 
     @property
