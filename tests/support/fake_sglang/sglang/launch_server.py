@@ -104,6 +104,7 @@ def main() -> None:
             return
 
     print("The server is fired up and ready to roll!", flush=True)
+    ThreadingHTTPServer.request_queue_size = 128
     ThreadingHTTPServer((arguments.host, arguments.port), Handler).serve_forever()
 
 
