@@ -33,9 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPO = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPO / "src"))
-sys.path.insert(0, str(REPO / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
 import numpy as np
 import torch
@@ -59,6 +58,7 @@ from eyas.serve.launch.spool_folder import spool_folder
 from eyas.talk import Silent
 from published_targets import save_deepseek_v3, save_kimi_k25
 
+REPO = Path(__file__).resolve().parents[1]
 FLAGS = {
     "sglang": "--dtype bfloat16 --attention-backend triton --sampling-backend pytorch --max-total-tokens 131072"
     " --max-running-requests 64 --cuda-graph-max-bs-decode 8 --skip-server-warmup",
