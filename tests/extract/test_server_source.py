@@ -6,6 +6,7 @@ The fake has SGLang's names and signatures; that the real versions have them too
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -197,22 +198,27 @@ def test_a_slow_reader_bounds_what_waits_and_loses_no_row(server: Server, target
 
 
 @pytest.mark.soak
-def test_a_killed_server_that_comes_back_gives_the_rest_of_the_rows(tmp_path: Path, target: Path):
-    server = Server(tmp_path, target, chunk=8).wait()
+@pytest.mark.timeout(1200)
+def test_a_server_killed_twenty_times_gives_every_row_once(tmp_path: Path, target: Path):
+    server, draw = Server(tmp_path, target, chunk=8).wait(), random.Random(0)
     said: list[str] = []
-    asked = rows(*[48] * 60)
+    asked = rows(*[48] * 600)
+    found: dict[int, np.ndarray] = {}
+    kills, due = 0, 10
     try:
-        source = ServerSource.open(server.url, wanted(target), say=said.append)
-        found = {}
-        for row in source.states(asked):
+        for row in ServerSource.open(server.url, wanted(target), say=said.append).states(asked):
+            assert row.number not in found
             found[row.number] = np.array(row.states)
-            if len(found) == 5:
+            if len(found) >= due and kills < 20:
                 server.kill()
                 server.start()
+                kills, due = kills + 1, len(found) + draw.randrange(1, 50)
     finally:
         server.kill()
-    assert sorted(found) == list(range(60))
-    np.testing.assert_allclose(found[59], reference(target, asked[59]), atol=2e-5)
+    assert kills == 20
+    assert sorted(found) == list(range(600))
+    for number in (0, 299, 599):
+        np.testing.assert_allclose(found[number], reference(target, asked[number]), atol=2e-5)
     assert "does not answer" in said[0]
     assert "answers again" in said[-1]
 
