@@ -17,6 +17,12 @@ from eyas.models.placement import place
 from eyas.store import StoreAbout
 from eyas.talk import Talk, counted, seconds
 
+# Measured, see docs/extract.md.
+_FP8 = (
+    "fp8 states: the shipped draft's accept length over them is 2.338, over bf16 ones 2.326 (16 rows, 773 rounds): no"
+    " cost that these can show"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extracted:
@@ -112,6 +118,8 @@ def _say_options(about: StoreAbout, plan: RowPlan, talk: Talk) -> None:
         f"states at boundaries {', '.join(map(str, about.boundaries))} of {about.num_layers} and the last one"
         f" ({about.last}), {about.dtype}"
     )
+    if about.has_scales:
+        talk.note(_FP8)
     if about.keep_prompt is not None:
         cut = sum(row.asked.first for row in plan.rows)
         talk.note(

@@ -4,7 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from eyas.data.rows.same_text import require_same_text
 from eyas.extract.config import ExtractConfig
 from eyas.extract.forecast import Forecast, RowSizes, forecast
 from eyas.extract.source import AskedRow, ExtractSource
+from eyas.models.target_folder.resolve import TargetIncomplete, fingerprint_weights
 from eyas.records.rows import RowsUnreadable
 from eyas.store import StoreAbout, StoreReader, row_key
 from eyas.store.about import MANIFEST, StateDtype
@@ -90,8 +91,6 @@ def plan_rows(request: ExtractRequest, config: ExtractConfig) -> RowPlan:
         rows.require_within(spec.vocab_size)
     if not len(rows):
         raise RowsUnreadable("there are no rows", str(request.rows), "the folder holds none", "prepare some")
-    boundaries = tuple(sorted(config.boundaries or default_aux_boundaries(spec.num_layers)))
-    require_within(boundaries, spec.num_layers, "--boundaries")
     planned = dict[str, PlannedRow]()
     for row in rows:
         key, first = row_key(row.token_ids), _first(row.is_supervised, config.keep_prompt)
@@ -102,9 +101,16 @@ def plan_rows(request: ExtractRequest, config: ExtractConfig) -> RowPlan:
         rows=list(planned.values()),
         num_repeated=len(rows) - len(planned),
         spec=spec,
-        boundaries=boundaries,
+        boundaries=boundaries_of(spec, config),
         fingerprint=rows.manifest.fingerprint,
     )
+
+
+def boundaries_of(spec: TargetSpec, config: ExtractConfig) -> tuple[int, ...]:
+    """Those asked for, or the usual ones, ascending. Raises `AuxBoundaryBeyondTarget`."""
+    boundaries = tuple(sorted(config.boundaries or default_aux_boundaries(spec.num_layers)))
+    require_within(boundaries, spec.num_layers, "--boundaries")
+    return boundaries
 
 
 def about_of(plan: RowPlan, config: ExtractConfig, source: ExtractSource, folder: Path) -> StoreAbout:
@@ -127,7 +133,7 @@ def about_of_target(
 ) -> StoreAbout:
     """A store of the states of the target in `folder`, of no particular rows."""
     return StoreAbout(
-        target=spec.as_document(),
+        target=identity_of(spec, folder),
         hidden_size=spec.hidden_size,
         num_layers=spec.num_layers,
         vocab_size=spec.vocab_size or _embedding_rows(spec, folder),
@@ -138,6 +144,15 @@ def about_of_target(
         dtype=dtype,
         source=source,
     )
+
+
+def identity_of(spec: TargetSpec, folder: Path) -> dict[str, Any]:
+    """What names the target, with a fingerprint of its weights where they are there."""
+    named = {**spec.as_document(), "text_model_type": spec.text_model_type}
+    try:
+        return {**named, "weights": fingerprint_weights(folder)}
+    except TargetIncomplete:
+        return named
 
 
 def _embedding_rows(spec: TargetSpec, folder: Path) -> int:

@@ -78,24 +78,48 @@ def make_probe(
         boundaries: those the draft reads, in `fc` order.
         with_neighbours: also keep the boundaries one below and one above each.
     """
-    kept = sorted({n for b in boundaries for n in ((b - 1, b, b + 1) if with_neighbours else (b,))})
-    kept = [n for n in kept if 0 <= n <= target.num_layers]
-    by_row: list[Tensor] = []
-    last: list[Tensor] = []
+    kept = kept_boundaries(boundaries, target.num_layers, with_neighbours=with_neighbours)
+    states = list[States]()
     texts = [[*row.prompt_ids, *row.response_ids] for row in rows]
     with talk.progress("probe", sum(map(len, texts)), "tokens") as bar:
         for text in texts:
-            states = target.forward(torch.tensor([text], device=target.device), kept)
-            require_finite(states.last[0], target.name)
-            by_row.append(states.aux[0].cpu())
-            last.append(states.last[0].cpu())
+            found = target.forward(torch.tensor([text], device=target.device), kept)
+            require_finite(found.last[0], target.name)
+            states.append(States(aux=found.aux[0].cpu(), last=found.last[0].cpu()))
             bar.advance(len(text))
-    joined = torch.cat(by_row).chunk(len(kept), -1)
+    return assemble_probe(states, kept, rows, boundaries, identity, target.parts.embedding, target.num_layers)
+
+
+def kept_boundaries(boundaries: Sequence[int], num_layers: int, *, with_neighbours: bool) -> list[int]:
+    """The boundaries that a pack holds, ascending."""
+    kept = {n for b in boundaries for n in ((b - 1, b, b + 1) if with_neighbours else (b,))}
+    return sorted(n for n in kept if 0 <= n <= num_layers)
+
+
+def assemble_probe(
+    states: Sequence[States],
+    kept: Sequence[int],
+    rows: Sequence[EvalRow],
+    boundaries: Sequence[int],
+    identity: Mapping[str, Any],
+    embedding: Tensor,
+    num_layers: int,
+) -> ProbePack:
+    """A pack of states that were computed, by whatever.
+
+    Args:
+        states: of each row, aux at the boundaries `kept`, on the CPU.
+        boundaries: those the draft reads, in `fc` order.
+        embedding: the target's, [V, Ht].
+        num_layers: of the target.
+    """
+    texts = [[*row.prompt_ids, *row.response_ids] for row in rows]
+    joined = torch.cat([found.aux for found in states]).chunk(len(kept), -1)
     ids = torch.tensor(sorted({token for text in texts for token in text}), dtype=torch.int32)
     about = ProbeAbout(
         target=dict(identity),
-        num_layers=target.num_layers,
-        vocab_size=target.vocab_size,
+        num_layers=num_layers,
+        vocab_size=len(embedding),
         boundaries=list(boundaries),
         row_ids=[row.id for row in rows],
         row_sets=[row.set for row in rows],
@@ -107,9 +131,9 @@ def make_probe(
         rows=rows,
         starts=_starts(texts),
         states={n: state.contiguous() for n, state in zip(kept, joined, strict=True)},
-        last=torch.cat(last),
+        last=torch.cat([found.last for found in states]),
         embedding_ids=ids,
-        embedding_rows=target.parts.embedding[ids.long().to(target.device)].cpu(),
+        embedding_rows=embedding[ids.long().to(embedding.device)].cpu(),
     )
 
 
