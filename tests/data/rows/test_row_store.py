@@ -111,7 +111,7 @@ def test_another_schema_and_no_folder_are_told_apart_from_rows(tmp_path: Path):
         ({"num_supervised": []}, r"`num_supervised` is \[\]"),
         ({"num_tokens": ""}, "`num_tokens` is ''"),
         ({"sources": [{**source, "weight": {"a": 1}}]}, "`weight` is {'a': 1}"),
-        ({"dropped": {"x": None}}, "whole numbers"),
+        ({"dropped": {"x": None}}, "other than counts"),
     ):
         (tmp_path / MANIFEST).write_text(json.dumps(document | change))
         with pytest.raises(RowsUnreadable, match=why):
