@@ -580,21 +580,39 @@ def judge(args: argparse.Namespace, board: Board, folder: Path, name: str) -> No
 
 
 def report(folder: Path) -> None:
-    """Tables of the results, as Markdown."""
-    board = Board(argparse.Namespace(out=folder, small=0, large=0))
-    for budget in sorted({r["budget"] for r in board.done.values()}):
-        plain = board.mean("plain", budget) or 0.0
-        names = {r["name"] for r in board.done.values() if r["budget"] == budget and "plain" in r}
-        print(f"\n### {budget / 1e6:g} M tokens\n\n| arm | seeds | MT-bench | GSM8K | gain | range |")
-        print("|---|---|---|---|---|---|")
-        for name in sorted(names, key=lambda n: -(board.mean(n, budget) or 0)):
-            found = [r for r in board.done.values() if r["name"] == name and r["budget"] == budget and "plain" in r]
-            mt, gsm = (sum(r["plain"][s]["accept_length"] for r in found) / len(found) for s in SETS)
-            scores = sorted(score(r) for r in found)
-            gain = (board.mean(name, budget) or 0) - plain
-            print(
-                f"| {name} | {len(found)} | {mt:.3f} | {gsm:.3f} | {gain:+.3f} | {scores[0]:.3f} - {scores[-1]:.3f} |"
-            )
+    """Tables of the results as Markdown, and OUT/learn.json: what they are made of."""
+    lines = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    runs = [line for line in lines if "plain" in line and "key" in line]
+    for budget in sorted({r["budget"] for r in runs}):
+        table(f"{budget / 1e6:g} M tokens", [r for r in runs if r["budget"] == budget])
+    for line in lines:
+        if "failed" in line:
+            print(f"- failed: {line['key']}: {line['failed'][:200]}")
+        elif "judged" in line or "last" in line:
+            print(f"- {json.dumps(line)}")
+    kept = ("name", "budget", "seed", "changes", "second", "batch_tokens", "lr", "steps", "tokens", "tokens_per_s",
+            "plain", "plain_without_average", "all", "kinds", "failed")  # fmt: skip
+    slim = [{k: line[k] for k in kept if k in line} if "key" in line else line for line in lines]
+    (folder / "learn.json").write_text(json.dumps({"schema": "eyas.learn/1", "runs": slim}) + "\n")
+
+
+def table(title: str, runs: list[dict[str, Any]]) -> None:
+    """Arms, best first; the gain is over plain with the same seed (the same rows in the same order)."""
+    plain = {r["seed"]: score(r) for r in runs if r["name"] == "plain"}
+    arms: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        arms.setdefault(run["name"], []).append(run)
+
+    def gains(found: list[dict[str, Any]]) -> list[float]:
+        return sorted(score(r) - plain[r["seed"]] for r in found if r["seed"] in plain) or [0.0]
+
+    print(f"\n### {title}\n\n| arm | seeds | MT-bench | GSM8K | gain | of each seed |\n|---|---|---|---|---|---|")
+    for name in sorted(arms, key=lambda n: -sum(gains(arms[n])) / len(gains(arms[n]))):
+        found = arms[name]
+        mt, gsm = (sum(r["plain"][s]["accept_length"] for r in found) / len(found) for s in SETS)
+        each = gains(found)
+        shown = " ".join(f"{gain:+.3f}" for gain in each)
+        print(f"| {name} | {len(found)} | {mt:.3f} | {gsm:.3f} | {sum(each) / len(each):+.3f} | {shown} |")
 
 
 def main() -> None:
