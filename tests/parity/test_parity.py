@@ -107,22 +107,64 @@ def test_a_server_that_lost_tensors_is_different_and_the_lost_part_is_named(pair
     assert nearest[:2] == ["layers.0.self_attn.v_proj not loaded", "layers.0.self_attn.o_proj not loaded"], nearest
 
 
-def test_on_a_pack_answers_that_leave_its_texts_are_left_out(pair, prompts, tmp_path, capsys):
+@pytest.mark.soak
+def test_the_verdict_of_serve_replays_in_a_process_of_its_own(pair, prompts, tmp_path, monkeypatch):
+    target, draft = pair
+    with StubServer(Script(engine="sglang", depth=K, play=playing(target, draft))) as server:
+        step = ParityStep(
+            url=server.url, api_key=None, draft=draft, num_draft_tokens=K, folder=tmp_path,
+            source=("--target", str(target)),
+        )  # fmt: skip
+        words = step._command(tmp_path / "parity.json")
+        words[words.index("--data") + 1] = str(prompts)  # the tiny target has no chat template for questions
+        monkeypatch.setattr(ParityStep, "_command", lambda self, out: words)
+        found = step.run(120)
+
+    assert found.verdict in ("equal", "within-near-ties"), found.words
+    assert found.document["schema"] == "eyas.parity/1"
+
+
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_on_a_pack_answers_that_leave_its_texts_are_asked_again_up_to_there(pair, prompts, tmp_path, engine, capsys):
     target, draft = pair
     play = playing(target, draft)
     rows = [json.loads(line) for line in prompts.read_text().splitlines()]
     for number, row in enumerate(rows):
         row["response_ids"] = play(row["prompt_ids"], 24)[0]
-        if number == 2:
-            row["response_ids"][5] = (row["response_ids"][5] + 1) % 6
+        if number in (2, 3):  # one leaves its text in the middle, one at its second token
+            at = 5 if number == 2 else 1
+            row["response_ids"][at] = (row["response_ids"][at] + 1) % 6
     recorded, pack = tmp_path / "recorded.jsonl", tmp_path / "pack.safetensors"
     recorded.write_text("\n".join(map(json.dumps, rows)) + "\n")
     main(["eval", str(draft), "--target", str(target), "--data", str(recorded), "--write-probe", str(pack)])
-    with StubServer(Script(depth=K, play=play)) as server:
+    with StubServer(Script(engine=engine, depth=K, play=play)) as server:
         code, found = asked(capsys, server.url, "--draft", str(draft), "--probe", str(pack))
 
     assert (code, found["verdict"]) == (0, "equal")
-    assert list(found["left_out"].values()) == ["the answer leaves the recorded text at token 5"]
+    assert list(found["left_out"].values()) == ["the answer leaves the recorded text at token 1"]
+    assert "1 answer leaves its recorded text: asked again up to there" in found["notes"]
+    assert sorted(len(row["response_ids"]) for row in found["rows"])[0] == 5
+    assert found["num_prompts"] == len(rows) - 1
+
+
+def test_answers_that_never_come_again_cannot_be_told_apart_in_counters(pair, prompts, tmp_path, capsys):
+    target, draft = pair
+    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
+    for row in rows:
+        row["response_ids"] = [1] * 24
+    recorded, pack = tmp_path / "recorded.jsonl", tmp_path / "pack.safetensors"
+    recorded.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    main(["eval", str(draft), "--target", str(target), "--data", str(recorded), "--write-probe", str(pack)])
+    limits = count(20)
+
+    def unsteady(ids: list[int], limit: int) -> tuple[list[int], list[int]]:
+        keeps = min(limit - 1, 20 - next(limits) % 3)  # always leaves the text before its limit
+        return [1] * keeps + [2] * (limit - keeps), [0] * (limit - 1)
+
+    with StubServer(Script(engine="vllm", depth=K, play=unsteady)) as server:
+        code, found = asked(capsys, server.url, "--draft", str(draft), "--probe", str(pack))
+
+    assert (code, found["code"]) == (1, "answers-leave-pack")
 
 
 def test_a_server_without_speculation_is_refused_by_name(pair, prompts, capsys):

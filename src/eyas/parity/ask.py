@@ -63,6 +63,7 @@ def ask(
     talk: Talk,
     *,
     concurrency: int = 1,
+    limits: Sequence[int] | None = None,
 ) -> Served:
     """Ask every prompt once.
 
@@ -70,6 +71,7 @@ def ask(
         prompts: rows whose prompt is asked; their recorded answers are not used.
         options: with `depth` = K, for servers that do not say it.
         concurrency: requests at once; more than one lets batching move near-ties.
+        limits: longest answer to each prompt, in tokens; None = as in `options`.
 
     Raises:
         ServerGivesNoIds, ServerGivesNoCounts: an answer lacks token ids or acceptance counts.
@@ -79,12 +81,12 @@ def ask(
     assert options.depth is not None, "K is needed to count per position"
     before = counters.read(address, http=http)
 
-    def one(row: EvalRow) -> ServerAnswer:
-        return generate(http, address, list(row.prompt_ids), options)
+    def one(row: EvalRow, limit: int) -> ServerAnswer:
+        return generate(http, address, list(row.prompt_ids), replace(options, max_new_tokens=limit))
 
     answers: list[ServerAnswer] = []
     with talk.progress("asked", len(prompts), "prompts") as bar, ThreadPoolExecutor(concurrency) as pool:
-        for answer in pool.map(one, prompts):
+        for answer in pool.map(one, prompts, limits or [options.max_new_tokens] * len(prompts)):
             answers.append(answer)
             bar.advance()
     rows = [_row(row, answer, address) for row, answer in zip(prompts, answers, strict=True)]

@@ -10,20 +10,20 @@ from torch import Tensor
 
 from eyas.client.address import ServerAddress
 from eyas.client.server_api import GenerationOptions
-from eyas.decode.accept_length import pooled
 from eyas.models.draft import Eagle3Draft, required_boundaries
 from eyas.models.states import StateSource, states_of_row
 from eyas.parity.ask import Served, ask
 from eyas.parity.compared import Compared, compare, compare_sampled
 from eyas.parity.faults import Suspect, suspects
 from eyas.parity.near_ties import count_on_path, decisions
+from eyas.parity.recorded import ask_recorded
 from eyas.parity.sampled_drafts import ExpectedCounts, accept_chances, expected_counts
 from eyas.parity.signatures import signatures
 from eyas.records.eval_rows import EvalRow, require_rounds
 from eyas.replay.infer import THETAS
 from eyas.replay.replay import check_vocabulary, walk_rounds
 from eyas.replay.states import KeptStates, SomeRows
-from eyas.talk import Talk
+from eyas.talk import Talk, counted
 
 if TYPE_CHECKING:
     import httpx
@@ -122,59 +122,56 @@ def run_parity(
         what `ask` raises; EvalDataEmpty: no answer holds a round.
     """
     assert options.depth is not None
-    served = ask(http, address, prompts, options, talk, concurrency=concurrency)
     notes = (
         [] if options.temperature == 0 else ["sampled answers: exact where the engine drafts greedily (the default)"]
     )
-    left_out = _unlike_recorded(prompts, served.rows) if recorded else {}
-    kept = [number for number, row in enumerate(served.rows) if row.id not in left_out]
-    counts = served.pooled
-    if served.by_row is not None:
-        counts = pooled([served.by_row[number] for number in kept], options.depth)
-    elif left_out:
-        notes.append("the server counts all answers together: those that are left out are in its counts")
-    states = KeptStates(states)
-    require_rounds([served.rows[number] for number in kept], "eyas parity")
+
+    def asked(rows: Sequence[EvalRow], limits: Sequence[int]) -> Served:
+        return ask(http, address, rows, options, talk, concurrency=concurrency, limits=limits)
+
+    left_out: dict[str, str] = {}
+    if recorded:
+        found = ask_recorded(prompts, asked, options.max_new_tokens, address.url)
+        served, states = found.served, SomeRows(states, found.numbers)
+        left_out = {prompts[number].id: why for number, why in found.left_out.items()}
+        cut = counted(found.num_cut, "answer leaves its", "answers leave their")
+        notes += [f"{cut} recorded text: asked again up to there"] if found.num_cut else []
+    else:
+        served = asked(prompts, [options.max_new_tokens] * len(prompts))
+    rows, depth, states = served.rows, options.depth, KeptStates(states)
+    require_rounds(rows, "eyas parity")
     if target_logits is not None:
-        wanted = _expected(states, draft, served.rows, kept, options, target_logits, talk)
-        compared = compare_sampled(counts, wanted, len(kept))
+        wanted = _expected(states, draft, rows, options, target_logits, talk)
+        compared = compare_sampled(served.pooled, wanted, len(rows))
         return Parity(compared=compared, served=served, suspects=(), left_out=left_out, notes=tuple(notes))
-    rounds, ties = _replayed(states, draft, served.rows, kept, options.depth, server_dtype, talk)
-    reaches_end = [_reaches_end(served.rows[number], rounds[number]) for number in kept]
-    compared = compare(counts, [rounds[number] for number in kept], reaches_end, ties)
-    found: list[Suspect] = []
+    rounds, ties = _replayed(states, draft, rows, depth, server_dtype, talk)
+    reaches_end = [_reaches_end(row, accepted) for row, accepted in zip(rows, rounds, strict=True)]
+    compared = compare(served.pooled, rounds, reaches_end, ties)
+    fitting: list[Suspect] = []
     if compared.verdict == "different":
-        rows = [served.rows[number] for number in kept]
-        some = SomeRows(states, kept)
         known = signatures(
-            some,
+            states,
             draft,
             rows,
-            options.depth,
+            depth,
             talk,
             boundaries_known=boundaries_known,
             thetas=THETAS,
             target_embedding=target_embedding,
         )
-        found = suspects(counts, known)
-    return Parity(compared=compared, served=served, suspects=tuple(found), left_out=left_out, notes=tuple(notes))
+        fitting = suspects(served.pooled, known)
+    return Parity(compared=compared, served=served, suspects=tuple(fitting), left_out=left_out, notes=tuple(notes))
 
 
 def _replayed(
-    states: StateSource,
-    draft: Eagle3Draft,
-    rows: Sequence[EvalRow],
-    kept: Sequence[int],
-    depth: int,
-    server_dtype: str,
-    talk: Talk,
-) -> tuple[dict[int, tuple[int, ...]], int]:
-    """Number of row -> its rounds, and the near-ties on the path of all of them. The target runs once a row."""
-    rounds, ties = dict[int, tuple[int, ...]](), 0
-    for number, num_prompt, ids, aux in _read_texts(states, draft, rows, kept, talk):
+    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], depth: int, server_dtype: str, talk: Talk
+) -> tuple[list[tuple[int, ...]], int]:
+    """The rounds of each row, and the near-ties on the path of all of them. The target runs once a row."""
+    rounds, ties = list[tuple[int, ...]](), 0
+    for num_prompt, ids, aux in _read_texts(states, draft, rows, talk):
         decided = decisions(draft, ids, aux, depth, server_dtype)
-        rounds[number] = walk_rounds(decided.accepted.tolist(), num_prompt, ids.shape[1])
-        ties += count_on_path(decided.narrow, rounds[number], num_prompt)
+        rounds.append(walk_rounds(decided.accepted.tolist(), num_prompt, ids.shape[1]))
+        ties += count_on_path(decided.narrow, rounds[-1], num_prompt)
     return rounds, ties
 
 
@@ -182,7 +179,6 @@ def _expected(
     states: StateSource,
     draft: Eagle3Draft,
     rows: Sequence[EvalRow],
-    kept: Sequence[int],
     options: GenerationOptions,
     target_logits: Callable[[Tensor], Tensor],
     talk: Talk,
@@ -191,36 +187,23 @@ def _expected(
     assert options.depth is not None
     zeros = (0.0,) * (options.depth + 1)
     total = ExpectedCounts(mean=zeros, variance=zeros)
-    for number, num_prompt, ids, aux in _read_texts(states, draft, rows, kept, talk):
+    for seed, (num_prompt, ids, aux) in enumerate(_read_texts(states, draft, rows, talk)):
         chances = accept_chances(draft, ids, aux, target_logits(ids), options.depth, options.temperature)
-        total += expected_counts(chances, num_prompt, ids.shape[1], seed=number)
+        total += expected_counts(chances, num_prompt, ids.shape[1], seed=seed)
     return total
 
 
 def _read_texts(
-    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], kept: Sequence[int], talk: Talk
-) -> Iterator[tuple[int, int, Tensor, Tensor]]:
-    """For each kept row: its number, its prompt tokens, its ids [1, T], and the states that the draft reads."""
-    with talk.progress("replay", len(kept), "answers") as bar:
-        for number in kept:
-            row = rows[number]
+    states: StateSource, draft: Eagle3Draft, rows: Sequence[EvalRow], talk: Talk
+) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """For each row: its prompt tokens, its ids [1, T], and the states that the draft reads."""
+    with talk.progress("replay", len(rows), "answers") as bar:
+        for number, row in enumerate(rows):
             check_vocabulary(row, states.vocab_size)
             text = [*row.prompt_ids, *row.response_ids]
             aux = states_of_row(states, number, text, required_boundaries(draft)).aux
-            yield number, len(row.prompt_ids), torch.tensor([text], device=states.device), aux[None]
+            yield len(row.prompt_ids), torch.tensor([text], device=states.device), aux[None]
             bar.advance()
-
-
-def _unlike_recorded(prompts: Sequence[EvalRow], rows: Sequence[EvalRow]) -> dict[str, str]:
-    """Rows whose emitted ids are not a prefix of the recorded ones: the pack has no states for them."""
-    found = {}
-    for prompt, row in zip(prompts, rows, strict=True):
-        known = prompt.response_ids[: len(row.response_ids)]
-        if known != row.response_ids:
-            pairs = zip(known, row.response_ids, strict=False)
-            at = next((i for i, (a, b) in enumerate(pairs) if a != b), len(known))
-            found[row.id] = f"the answer leaves the recorded text at token {at}"
-    return found
 
 
 def _reaches_end(row: EvalRow, accepted: Sequence[int]) -> bool:

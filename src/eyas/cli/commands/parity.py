@@ -54,7 +54,8 @@ def parity(
         Folder (or weight file) of the draft that the server runs, as it was trained.
     probe
         A probe pack instead of target and data: its prompts are asked, and answers that leave the recorded texts are
-        not compared. A server that computes in another precision leaves them often: --target has no such limit.
+        asked again up to there. A server that computes in another precision leaves them often: --target has no such
+        limit.
     data
         JSONL files with prompts: `messages`, `turns`, or `prompt_ids`. Default: the 16 rows that ship with eyas, which
         are token ids of smollm2-135m.
@@ -91,7 +92,7 @@ def render(found: "Parity") -> str:
             f"{name:<10}  {counts.accept_length:>13.3f}  {counts.rounds:>6}  {' '.join(map(str, counts.accepted_at))}"
             for name, counts in (("served", both.served), ("replayed", both.replayed))
         ),
-        f"{len(found.served.rows) - len(found.left_out)} answers compared; {both.near_ties} near-ties on their path,"
+        f"{len(found.served.rows)} answers compared; {both.near_ties} near-ties on their path,"
         f" {both.open_ends} answers may have ended inside a round",
         _VERDICTS[both.verdict],
     ]
