@@ -33,6 +33,9 @@ _BITS: Mapping[str, torch.dtype] = {
 }
 
 
+_UNBOUNDED = 1 << 62  # of a few rows that are needed now
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """What the states that are fetched are.
@@ -123,6 +126,7 @@ class FedStates:
         teacher: norms last states that are not normed; gives width, dtype and device.
         length_of: positions of a row.
         most_bytes: of rows that are fetched or waiting, on the device.
+        talk: told of servers that stop and come back.
     """
 
     pads = False
@@ -135,8 +139,9 @@ class FedStates:
         teacher: FrozenParts,
         length_of: Callable[[int], int],
         most_bytes: int,
+        talk: Talk,
     ) -> None:
-        self._fetchers, self._kept, self._teacher = fetchers, kept, teacher
+        self._fetchers, self._kept, self._teacher, self._talk = fetchers, kept, teacher, talk
         self._boundaries, self._most_bytes = tuple(boundaries), most_bytes
         width = teacher.hidden_size
         places = [*(kept.boundaries.index(boundary) for boundary in boundaries), len(kept.boundaries)]
@@ -160,17 +165,13 @@ class FedStates:
         return self._teacher.device
 
     @contextmanager
-    def ahead(self, order: Iterable[int], is_asked: Callable[[], bool], talk: Talk) -> Iterator[Figures]:
+    def ahead(self, order: Iterable[int], is_asked: Callable[[], bool]) -> Iterator[Figures]:
         """Inside, rows are asked for in `order` and fetched ahead of it; gives what went through.
 
         Args:
             is_asked: whether the run is asked to stop: a row that does not come is then not waited for.
         """
-        reader = ReadAhead(
-            order, self._bytes_of, self._fetchers, self._uploaded,
-            most_bytes=self._most_bytes, is_asked=is_asked, talk=talk,
-        )  # fmt: skip
-        with reader:
+        with self._reader(order, self._most_bytes, is_asked) as reader:
             self._ahead = reader
             try:
                 yield reader.figures
@@ -199,7 +200,7 @@ class FedStates:
         """
         assert tuple(boundaries) in ((), self._boundaries), f"these states are at {self._boundaries}"
         with self.waiting():
-            fetched = [self._take(number) for number in rows.numbers]
+            fetched = self._take(rows.numbers)
         joined = self._joined(fetched, rows)
         num_aux, width = len(self._boundaries), self._teacher.hidden_size
         last = joined[:, num_aux:].flatten(1)
@@ -207,18 +208,26 @@ class FedStates:
             last = self._teacher.final_norm(last)
         return States(aux=joined[:, : num_aux if boundaries else 0].reshape(len(joined), -1), last=last.view(-1, width))
 
-    def _take(self, number: int) -> _Row:
+    def _reader(self, order: Iterable[int], most_bytes: int, is_asked: Callable[[], bool]) -> ReadAhead:
+        return ReadAhead(
+            order, self._bytes_of, self._fetchers, self._uploaded,
+            most_bytes=most_bytes, is_asked=is_asked, talk=self._talk,
+        )  # fmt: skip
+
+    def _take(self, numbers: Sequence[int]) -> list[_Row]:
         if self._ahead is not None:
-            row: _Row = self._ahead.take(number)
+            rows: list[_Row] = [self._ahead.take(number) for number in numbers]
         else:
-            row = next(self._uploaded(found) for _, found in self._fetchers[0].fetch([number]))
-        if row.uploaded is not None:
-            stream = torch.cuda.current_stream(self.device)
-            stream.wait_event(row.uploaded)
-            for tensor in (row.states, row.scales):
-                if tensor is not None:
-                    tensor.record_stream(stream)
-        return row
+            with self._reader(numbers, _UNBOUNDED, lambda: False) as reader:
+                rows = [reader.take(number) for number in numbers]
+        for row in rows:
+            if row.uploaded is not None:
+                stream = torch.cuda.current_stream(self.device)
+                stream.wait_event(row.uploaded)
+                for tensor in (row.states, row.scales):
+                    if tensor is not None:
+                        tensor.record_stream(stream)
+        return rows
 
     def _joined(self, fetched: Sequence[_Row], rows: RowLayout) -> Tensor:
         """[T, S, Ht] in the teacher's dtype; zeros in the padding."""

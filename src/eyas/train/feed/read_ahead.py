@@ -229,8 +229,10 @@ class ReadAhead:
         places = list[_Place]()
         with self._changed:
             while not self._is_over and not places:
-                while len(places) < fetcher.rows_at_once and (place := self._free()) is not None:
+                while len(places) < fetcher.rows_at_once and (place := self._free(alone=not places)) is not None:
                     places.append(place)
+                    if place.at in self._failures:
+                        break
                 is_all = self._next is None and not self._held
                 if is_all:
                     break
@@ -240,10 +242,13 @@ class ReadAhead:
                 self._set_busy(fetcher.name, 1)
         return places
 
-    def _free(self) -> _Place | None:
-        """The earliest place that is not being fetched, if there is room for its row."""
+    def _free(self, *, alone: bool) -> _Place | None:
+        """The earliest place that is not being fetched, if there is room for its row.
+
+        A row that was first in line when a call failed is asked for alone: others must not fail with it.
+        """
         if self._left:
-            return heapq.heappop(self._left)
+            return heapq.heappop(self._left) if alone or self._left[0].at not in self._failures else None
         place = self._next
         if place is None or (self._held and self._held + place.num_bytes > self._most_bytes):
             return None

@@ -13,6 +13,7 @@ from eyas.models.placement import Placement
 from eyas.models.states import StateSource
 from eyas.models.target import FrozenParts
 from eyas.replay.probe_pack import PackStates
+from eyas.replay.states import KeptStates
 from eyas.talk import Talk
 from eyas.train.config import TrainConfig
 from eyas.train.feed.fed_states import FedStates, Kept
@@ -52,12 +53,12 @@ def _from_store(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, talk
     reader, about = plan.stored.reader, plan.stored.reader.about
     kept = Kept(dtype=about.dtype, boundaries=about.boundaries, is_normed=about.last == "post-norm")
     talk.line(f"states: {reader.folder}, {about.dtype}, last {about.last}, of {about.source}")
-    feed = _fed([StoreFetcher(reader, plan.stored.places)], kept, plan, parts, request)
+    feed = _fed([StoreFetcher(reader, plan.stored.places)], kept, plan, parts, request, talk)
     held_out: StateSource | None = None
     if plan.held_out is not None and plan.held_out.pack is None:
         places = [place for place in plan.stored.places_of(plan.held_out.rows) if place is not None]
         assert len(places) == len(plan.held_out.rows), "the plan keeps held-out rows that are in the store"
-        held_out = _held_out(StoreFetcher(reader, places), kept, plan, parts)
+        held_out = _held_out(StoreFetcher(reader, places), kept, plan, parts, talk)
     return Teaching(parts=parts, states=feed, held_out=held_out or _of_pack(plan, parts), feed=feed)
 
 
@@ -77,27 +78,28 @@ def _from_streams(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, ta
             )
     dtype, last = fetchers[0].kind
     kept = Kept(dtype=dtype, boundaries=boundaries, is_normed=last == "post-norm")
-    feed = _fed(fetchers, kept, plan, parts, request)
+    feed = _fed(fetchers, kept, plan, parts, request, talk)
     held_out: StateSource | None = None
     if plan.held_out is not None and plan.held_out.pack is None:
         texts = [
             TokenRow(ids := (*row.prompt_ids, *row.response_ids), (True,) * len(ids)) for row in plan.held_out.rows
         ]
-        held_out = _held_out(fetchers[0].over(texts), kept, plan, parts)
+        held_out = _held_out(fetchers[0].over(texts), kept, plan, parts, talk)
     return Teaching(parts=parts, states=feed, held_out=held_out or _of_pack(plan, parts), feed=feed)
 
 
 def _fed(
-    fetchers: Sequence[Fetcher], kept: Kept, plan: TrainPlan, parts: FrozenParts, request: TrainRequest
+    fetchers: Sequence[Fetcher], kept: Kept, plan: TrainPlan, parts: FrozenParts, request: TrainRequest, talk: Talk
 ) -> FedStates:
     boundaries, most_bytes = plan.spec.aux_boundaries or (), request.ahead_bytes(parts.device.type)
-    return FedStates(fetchers, kept, boundaries, parts, plan.rows.length, most_bytes)
+    return FedStates(fetchers, kept, boundaries, parts, plan.rows.length, most_bytes, talk)
 
 
-def _held_out(fetcher: Fetcher, kept: Kept, plan: TrainPlan, parts: FrozenParts) -> FedStates:
+def _held_out(fetcher: Fetcher, kept: Kept, plan: TrainPlan, parts: FrozenParts, talk: Talk) -> StateSource:
     assert plan.held_out is not None, "asked only with held-out rows"
     lengths = [len(row.prompt_ids) + len(row.response_ids) for row in plan.held_out.rows]
-    return FedStates([fetcher], kept, plan.spec.aux_boundaries or (), parts, lengths.__getitem__, 0)
+    # Kept for the last replay too: by then a server may be gone.
+    return KeptStates(FedStates([fetcher], kept, plan.spec.aux_boundaries or (), parts, lengths.__getitem__, 0, talk))
 
 
 def _of_pack(plan: TrainPlan, parts: FrozenParts) -> StateSource | None:

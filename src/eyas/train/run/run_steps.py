@@ -107,7 +107,7 @@ def run_steps(trainer: Trainer, plan: TrainPlan, keep: Checkpointing, watch: Wat
         # Of several ranks, one that stops in the middle of a step would leave the others waiting for its gradients.
         is_alone = trainer.ranks.size == 1
         asked = is_asked if is_alone else lambda: False
-        ahead = None if feed is None else open_.enter_context(feed.ahead(order, asked, talk))
+        ahead = None if feed is None else open_.enter_context(feed.ahead(order, asked))
         journal = MetricsJournal(outcome.records, speedometer, watch.sinks, bar, trainer.data_wait)
         _Run(trainer, plan, keep, watch, journal, outcome, is_asked).go(first)
         if feed is not None and ahead is not None:

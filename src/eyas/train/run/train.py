@@ -239,6 +239,9 @@ def _run(
     held_out = None
     if plan.held_out is not None:
         held_out = _held_out_replay(config, plan, trainer.teaching, trainer.ranks)
+        if trainer.teaching.feed is not None:  # fetched now: in the run, a wait must answer a wish to stop
+            with trainer.whole_draft():
+                held_out.measure(trainer.draft)
     known = {} if keep.state is None else keep.state.wandb_runs
     about = plan.as_document()
     sinks = open_sinks(request.tensorboard, request.wandb, request.out.name, about, known) if is_first else []
