@@ -1,5 +1,7 @@
 """Whole runs whose states servers compute meanwhile."""
 
+import dataclasses
+import json
 import threading
 import time
 from collections import Counter
@@ -7,9 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from eyas.data.rows.row_store import Rows
+from eyas.extract.proof import StatesMismatch
 from eyas.extract.source import SourceUnsupported
 from eyas.models.target import Target
 from eyas.talk import Silent
@@ -66,7 +70,7 @@ def test_two_servers_one_of_which_fails_teach_what_the_target_in_the_process_doe
     last, inputs, live, tmp_path: Path, monkeypatch
 ):
     sources = {
-        "a": FakeSource(inputs[0], BOUNDARIES, last=last, fails_after=[1, 0, 2]),
+        "a": FakeSource(inputs[0], BOUNDARIES, last=last, fails_after=[99] * 7 + [1, 0, 2]),
         "b": FakeSource(inputs[0], BOUNDARIES, last=last),
     }
     served_by(monkeypatch, **sources)
@@ -139,9 +143,6 @@ def test_while_no_server_answers_ctrl_c_ends_the_run_and_a_rerun_ends_as_an_undi
 
 
 def test_held_out_rows_are_computed_by_a_server_too(inputs, tmp_path: Path, monkeypatch):
-    import dataclasses
-    import json
-
     held_out = tmp_path / "held_out.jsonl"
     row = {"id": "0", "set": "s", "prompt_ids": [70, 71, 72], "response_ids": [80, 90, 60, 75, 80, 81, 82]}
     held_out.write_text(json.dumps(row) + "\n")
@@ -161,6 +162,17 @@ def test_servers_that_give_states_of_different_kinds_are_refused(inputs, tmp_pat
     )
     with pytest.raises(SourceUnsupported, match="states of different kinds"):
         run(request_of(inputs, tmp_path / "d", ("a", "b")))
+
+
+def test_a_server_whose_states_are_not_those_that_its_tokens_come_from_is_refused(inputs, tmp_path: Path, monkeypatch):
+    class Shifted(FakeSource):
+        def states(self, rows):
+            for row in super().states(rows):
+                yield dataclasses.replace(row, states=np.roll(row.states, 1, 0))
+
+    served_by(monkeypatch, a=Shifted(inputs[0], BOUNDARIES))
+    with pytest.raises(StatesMismatch, match="gives another token than the source wrote"):
+        run(request_of(inputs, tmp_path / "d", ("a",)))
 
 
 def test_the_plan_is_that_of_the_rows_and_the_target_is_not_counted(inputs, tmp_path: Path):

@@ -60,10 +60,9 @@ class StreamFetcher:
 
     def __init__(self, name: str, open_source: Callable[[], ExtractSource], rows: _RowSequence) -> None:
         self.name, self._open, self._rows = name, open_source, rows
-        self._lock, self._source = threading.Lock(), open_source()
-        self.notes = self._source.probe()
-        self.kind = (self._source.dtype, self._source.last)
-        self.source_name = self._source.name
+        self._lock, self.source = threading.Lock(), open_source()
+        self.notes = self.source.probe()
+        self.kind = (self.source.dtype, self.source.last)
 
     def over(self, rows: _RowSequence) -> "StreamFetcher":
         """The same source, for other rows."""
@@ -73,7 +72,7 @@ class StreamFetcher:
         """See `Fetcher`."""
         asked = [AskedRow(token_ids=self._rows[number].token_ids) for number in numbers]
         try:
-            for row in self._source.states(asked):
+            for row in self.source.states(asked):
                 yield row.number, self._checked(row, asked[row.number])
         except (ServerRefused, ServerUnreachable, OSError) as error:
             why = error.why if isinstance(error, ServerRefused | ServerUnreachable) else str(error)
@@ -94,7 +93,7 @@ class StreamFetcher:
                 "start it as it was; the run resumes with the same command",
             )
         with self._lock:
-            self._source = opened
+            self.source = opened
 
     def _checked(self, row: ExtractedRow, asked: AskedRow) -> ExtractedRow:
         if row.first or len(row.states) != len(asked.token_ids):

@@ -1,5 +1,6 @@
 """What a run learns from, opened: the target in this process, or its frozen parts and states from elsewhere."""
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from urllib.parse import urlsplit
@@ -7,14 +8,15 @@ from urllib.parse import urlsplit
 from eyas.contract.engines.registry import all_engines
 from eyas.contract.engines.server_at import server_at
 from eyas.data.text.tokenise import TokenRow
+from eyas.extract.proof import Prover, mismatch
 from eyas.extract.server_source import ServerSource
-from eyas.extract.source import ExtractSource, SourceUnsupported, Wanted
+from eyas.extract.source import AskedRow, ExtractSource, SourceUnsupported, Wanted
 from eyas.models.placement import Placement
 from eyas.models.states import StateSource
 from eyas.models.target import FrozenParts
 from eyas.replay.probe_pack import PackStates
 from eyas.replay.states import KeptStates
-from eyas.talk import Talk
+from eyas.talk import Talk, counted
 from eyas.train.config import TrainConfig
 from eyas.train.feed.fed_states import FedStates, Kept
 from eyas.train.feed.fetchers import StoreFetcher, StreamFetcher
@@ -23,6 +25,7 @@ from eyas.train.optimise.teaching import Teaching
 from eyas.train.preflight.train_plan import TrainPlan
 from eyas.train.request import TrainRequest
 
+_PROOF_ROWS, _MOST_PROOF_TOKENS = 4, 2048
 _PATIENCE_S = 10.0  # then a silent server's rows go to the others
 
 
@@ -34,6 +37,7 @@ def open_teaching(
     Raises:
         What `Target.load`, `FrozenParts.load` and `ServerSource.open` raise.
         SourceUnsupported: a server does not give the states that the draft reads.
+        StatesMismatch: what it gives are not the target's.
     """
     dtype = str(placement.dtype).removeprefix("torch.")
     if not request.is_given:
@@ -68,7 +72,7 @@ def _from_streams(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, ta
     fetchers = [StreamFetcher(name, partial(_open_server, name, wanted, talk), plan.rows) for name in request.streams]
     for fetcher in fetchers:
         dtype, last = fetcher.kind
-        talk.line(f"states: {fetcher.name} ({fetcher.source_name}), {dtype}, last {last}; {'; '.join(fetcher.notes)}")
+        talk.line(f"states: {fetcher.name} ({fetcher.source.name}), {dtype}, last {last}; {'; '.join(fetcher.notes)}")
         if fetcher.kind != fetchers[0].kind:
             raise SourceUnsupported(
                 "the servers give states of different kinds",
@@ -76,6 +80,7 @@ def _from_streams(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, ta
                 f"{', '.join(fetchers[0].kind)} and {', '.join(fetcher.kind)}",
                 "start all servers with the same engine, version and dtype",
             )
+        _prove(fetcher, Prover(fetcher.source, wanted, parts, None), plan, talk)
     dtype, last = fetchers[0].kind
     kept = Kept(dtype=dtype, boundaries=boundaries, is_normed=last == "post-norm")
     feed = _fed(fetchers, kept, plan, parts, request, talk)
@@ -86,6 +91,19 @@ def _from_streams(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, ta
         ]
         held_out = _held_out(fetchers[0].over(texts), kept, plan, parts, talk)
     return Teaching(parts=parts, states=feed, held_out=held_out or _of_pack(plan, parts), feed=feed)
+
+
+def _prove(fetcher: StreamFetcher, prover: Prover, plan: TrainPlan, talk: Talk) -> None:
+    """Some rows alone, together and in parts, and the tokens that the server itself writes after them."""
+    by_length = sorted({row.token_ids[:_MOST_PROOF_TOKENS] for row in itertools.islice(plan.rows, 1000)}, key=len)
+    chosen = by_length[:: max(1, len(by_length) // _PROOF_ROWS)][-_PROOF_ROWS:]
+    proof = prover.prove([AskedRow(token_ids=ids) for ids in chosen])
+    if proof.faults:
+        raise mismatch(fetcher.name, proof.faults, f"{counted(proof.num_rows, 'row')} before the run")
+    talk.line(
+        f"{fetcher.name} is proven on {counted(proof.num_rows, 'row')}: alone, together and in parts they have the same"
+        f" states; {proof.num_greedy_right} of {proof.num_greedy} times its own next token is the head's"
+    )
 
 
 def _fed(
