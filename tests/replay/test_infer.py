@@ -31,6 +31,7 @@ def test_every_single_change_differs_from_the_stated_reading_in_one_switch():
         {"aux_boundaries": (3, 2, 1)},
         {"rope_theta": 5e5},
         {"rope_interleaved": True},
+        {"rope_theta": 5e5, "rope_interleaved": True},
     ]
 
 
@@ -93,8 +94,8 @@ def test_progress_says_which_reading_of_how_many():
     )
 
     assert talk.said[0].startswith("reading 1 of 1, as stated: accept length ")
-    # a pass tries residual, feedback, the reversed boundaries, one theta and the pairing
-    assert talk.said[4].startswith("reading 5 of 6, rope_theta=500000.0: accept length ")
+    # a pass tries residual, feedback, the reversed boundaries, one theta, and the pairing with each theta
+    assert talk.said[4].startswith("reading 5 of 7, rope_theta=500000.0: accept length ")
 
 
 def test_the_help_lists_no_option_of_eyas_eval_alone(capsys):

@@ -128,6 +128,10 @@ class Variant:
     rounds: int
 
 
+# Below it, chance decides which reading is best: a draft of random weights reaches 1.0x under any of them.
+LEAST_TO_INFER = 1.1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferRecord:
     """The readings that were tried, best first.
@@ -150,6 +154,11 @@ class InferRecord:
         return self.variants[0]
 
     @property
+    def is_decided(self) -> bool:
+        """Some reading accepts enough to tell readings apart: a draft of random weights never does."""
+        return self.best.accept_length >= LEAST_TO_INFER
+
+    @property
     def stated(self) -> Variant:
         """The reading that the files state."""
         return next(variant for variant in self.variants if not variant.changes)
@@ -161,6 +170,7 @@ class InferRecord:
             "draft": self.draft,
             "num_draft_tokens": self.num_draft_tokens,
             "num_rows": self.num_rows,
+            "is_decided": self.is_decided,
             "stated_is_best": not self.best.changes,
             "variants": [asdict(variant) for variant in self.variants],
         }

@@ -2,7 +2,8 @@
 
 Only switches without tensors to show for them: residual, feedback, aux boundaries (one layer off, or reversed), RoPE
 theta and pairing, width of a head. A coordinate search: all single changes to the best reading so far, again until none
-is better. The target runs once, its neighbouring boundaries are kept, and every reading is replayed on them.
+is better; while next to nothing is accepted, pairs of changes, too. The target runs once, its neighbouring boundaries
+are kept, and every reading is replayed on them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,8 @@ from eyas.talk import Silent, Talk
 
 # A reading must beat the best by this share of its accepted drafts, and beyond the noise of few texts.
 _MARGIN = 0.02
-_MOST_PASSES = 4
+_MOST_PASSES = 6
+_HOPELESS = 1.3  # a reading that accepts less is wrong in some way: pairs of changes are tried, too
 _NARROWEST_HEAD, _WIDEST_HEAD = 32, 256  # that drafts in the wild have
 
 
@@ -74,17 +76,24 @@ def infer_switches(
             bar.say(f"reading {len(tried)} of {len(wanted)}, {reading}: accept length {figures.accept_length:.3f}")
         return tried[key]
 
+    def better(specs: Sequence[DraftSpec]) -> tuple[DraftSpec, Variant, Sequence[RowResult]] | None:
+        wanted.update(map(_key, specs))
+        around = [(*measure(spec), spec) for spec in specs]
+        challenger, its_rounds, spec = max(around, key=lambda one: one[0].accept_length)
+        is_more = challenger.accept_length - 1 > (best.accept_length - 1) * (1 + _MARGIN)
+        return (spec, challenger, its_rounds) if is_more and is_clearly_better(its_rounds, rounds) else None
+
     with talk.progress("readings", None, "readings") as bar:
         best_spec, (best, rounds) = draft.spec, measure(draft.spec)
         for _ in range(_MOST_PASSES):
             specs = list(single_changes(best_spec, boundaries_known, thetas))
-            wanted.update(map(_key, specs))
-            around = [(*measure(spec), spec) for spec in specs]
-            challenger, its_rounds, spec = max(around, key=lambda one: one[0].accept_length)
-            is_more = challenger.accept_length - 1 > (best.accept_length - 1) * (1 + _MARGIN)
-            if not is_more or not is_clearly_better(its_rounds, rounds):
+            found = better(specs)
+            if found is None and best.accept_length < _HOPELESS:  # two wrong switches can hide each other
+                pairs = (p for spec in specs for p in single_changes(spec, boundaries_known, thetas))
+                found = better([pair for pair in pairs if pair != best_spec])
+            if found is None:
                 break
-            best_spec, best, rounds = spec, challenger, its_rounds
+            best_spec, best, rounds = found
     others = sorted((v for v, _ in tried.values() if v is not best), key=lambda v: -v.accept_length)
     return [best, *others]
 
@@ -103,10 +112,11 @@ def single_changes(spec: DraftSpec, boundaries_known: Sequence[int], thetas: Seq
     for other in (*shifted, tuple(reversed(boundaries))):
         if other != boundaries and set(other) <= set(boundaries_known):
             yield replace(spec, aux_boundaries=other)
-    for theta in thetas:
-        if theta != spec.rope.theta:
-            yield replace(spec, rope=replace(spec.rope, theta=theta))
-    yield replace(spec, rope=replace(spec.rope, interleaved=not spec.rope.interleaved))
+    other_thetas = [theta for theta in thetas if theta != spec.rope.theta]
+    for theta in other_thetas:
+        yield replace(spec, rope=replace(spec.rope, theta=theta))
+    for theta in (spec.rope.theta, *other_thetas):  # with wrong pairs, no theta is better than another
+        yield replace(spec, rope=replace(spec.rope, theta=theta, interleaved=not spec.rope.interleaved))
     yield from _head_splits(spec)
 
 

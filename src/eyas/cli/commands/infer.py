@@ -12,7 +12,7 @@ from eyas.cli.output import JsonFlag, emit
 from eyas.cli.target_option import target_folder
 from eyas.cli.terminal import Terminal
 from eyas.contract.files.read_checkpoint import require_checkpoint
-from eyas.records.eval_record import InferRecord, Variant
+from eyas.records.eval_record import LEAST_TO_INFER, InferRecord, Variant
 from eyas.records.eval_rows import files_of
 from eyas.replay.eval_config import ReplayConfig
 from eyas.talk import say_loading
@@ -33,7 +33,8 @@ def infer(
 
     Tries the residual before or after its norm, the feedback state before or after the final norm, aux boundaries one
     layer off or reversed, RoPE theta and pairing, heads half or twice as wide; none of these has a tensor to show for
-    it. Exit code 1 when another reading than the stated one accepts clearly more.
+    it. Exit code 1 when another reading than the stated one accepts clearly more, or when none accepts enough to
+    tell.
 
     Parameters
     ----------
@@ -57,14 +58,25 @@ def infer(
     else:
         assert folder is not None, "checked above"
         record = infer_with_target(draft, folder, data or [shipped.eval_rows_path()], config, talk)
-    return emit(record.as_document(), render(record), json=json, exit_code=1 if record.best.changes else 0)
+    return emit(
+        record.as_document(),
+        render(record),
+        json=json,
+        exit_code=1 if record.best.changes or not record.is_decided else 0,
+    )
 
 
 def render(record: InferRecord) -> str:
     """The readings, best first, and what to do."""
     lines = [f"accept length over {record.num_rows} rows, K = {record.num_draft_tokens}, by reading:"]
     lines += [f"  {variant.accept_length:.3f}  {_named(variant)}" for variant in record.variants]
-    if record.best.changes:
+    if not record.is_decided and len({variant.accept_length for variant in record.variants}) > 1:
+        lines.append(
+            f"No reading accepts more than {record.best.accept_length:.2f}, so none can be told from chance (at least"
+            f" {LEAST_TO_INFER} is needed): the weights are untrained or damaged, the target is another one, or a"
+            f" switch is wrong that has no other reading here. Check: eyas check --deep {shlex.quote(record.draft)}"
+        )
+    elif record.best.changes:
         better = f"{record.best.accept_length:.3f} instead of {record.stated.accept_length:.3f}"
         lines.append(f"The draft was not trained as its files state: {_named(record.best)} gives {better}.")
     elif len(record.variants) > 1 and len({variant.accept_length for variant in record.variants}) == 1:
