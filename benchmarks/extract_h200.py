@@ -2,7 +2,9 @@
 
 python benchmarks/extract_h200.py --shape llama8b --store /tmp --out extract_8b.json
 python benchmarks/extract_h200.py --shape smollm2 --store /tmp --out extract_smollm2.json
-python benchmarks/extract_h200.py --tiny --device cpu --store /tmp          # every line of it, in seconds
+python benchmarks/extract_h200.py --shape llama8b --offload 0.5 --store /tmp       # half of the layers in host memory
+python benchmarks/extract_h200.py --shape llama8b --gpus 2 --store /tmp            # two GPUs
+python benchmarks/extract_h200.py --tiny --device cpu --store /tmp                 # every line of it, in seconds
 
 The target has random weights of the shape. First the peak: products of bf16 matrices of 8192 x 8192, the median of ten.
 Then the source alone (states copied to the host and let go), into a store in --store, and into one of fp8; each over
@@ -35,6 +37,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--batch-tokens", type=int, nargs="+", default=[32768])
     parser.add_argument("--repeats", type=int, default=3, help="of the arm without a store")
     parser.add_argument("--store", type=Path, required=True, help="folder for the stores; removed afterwards")
+    parser.add_argument("--gpus", type=int, default=1, help="over which the layers are spread")
+    parser.add_argument("--offload", type=float, default=0.0, help="share of the weights that stays in host memory")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
@@ -49,8 +53,10 @@ def main() -> None:
     args = parsed()
     peak = measured_peak(args)
     target = make_target(args)
+    if args.gpus > 1 or args.offload:
+        spread_out(args, target)
     found: dict[str, Any] = {"schema": "eyas.bench-extract/1", "shape": args.shape, "machine": machine(args.device)}
-    found |= {"peak_tflops": peak / 1e12, "arms": []}
+    found |= {"peak_tflops": peak / 1e12, "gpus": args.gpus, "offload": args.offload, "arms": []}
     for batch_tokens in args.batch_tokens:
         for kind in ("even", "mixed"):
             rows = rows_of(args, kind)
@@ -82,6 +88,18 @@ def measured_peak(args: argparse.Namespace) -> float:
         sync(args)
         times.append((time.perf_counter() - began) / 4)
     return 2 * size**3 / statistics.median(times[3:])
+
+
+def spread_out(args: argparse.Namespace, target: Any) -> None:
+    """Move the target as `eyas extract --gpus N` does where a GPU has too little memory."""
+    from eyas.models.target.spread import spread
+
+    target.model.to("cpu")
+    size = sum(parameter.nbytes for parameter in target.model.parameters())
+    devices = [torch.device(args.device if args.device == "cpu" else f"cuda:{i}") for i in range(args.gpus)]
+    rooms = [int((1 - args.offload) * size / args.gpus) if args.offload else size] * args.gpus
+    places = spread(target, devices, rooms)
+    say(f"{len(places)} layers on {devices}, {sum(place.is_offloaded for place in places)} of them in host memory")
 
 
 def rows_of(args: argparse.Namespace, kind: str) -> list[Any]:
@@ -144,7 +162,7 @@ def source_of(args: argparse.Namespace, target: Any, dtype: Any, batch_tokens: i
     )
     wanted = Wanted(folder=Path("random"), target=spec, boundaries=shape.boundaries, dtype=dtype)
     placement = Placement(dtype_of(args), torch.device(args.device))
-    return TransformersSource(wanted, placement, batch_tokens, target)
+    return TransformersSource(wanted, placement, batch_tokens, target=target)
 
 
 def fill(args: argparse.Namespace, source: Any, rows: Sequence[Any]) -> int:

@@ -89,7 +89,8 @@ def test_every_block_of_the_page_runs_as_it_is_printed(tiny_models: Path, capsys
     printed = capsys.readouterr().out.splitlines()
     length = float(printed[1].split()[0])
     assert length >= 1.0
-    assert len(printed) == 6, "the verdict, the accept length, two answers, rows, steps"
+    assert len(printed) == 7, "the verdict, the accept length, two answers, rows, steps, the store"
+    assert printed[6].startswith("40 rows; (")
     assert all(line.startswith("(") for line in printed[2:4])
     assert printed[4].startswith("40 rows, ")
     assert printed[5].startswith("20 steps, loss ")

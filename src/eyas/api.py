@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from eyas.engine.engine import Limits as Limits
     from eyas.engine.open_engine import open_engine as open_engine
     from eyas.errors import EyasError as EyasError
+    from eyas.extract.config import ExtractConfig as ExtractConfig
+    from eyas.extract.extract import extract as extract
+    from eyas.extract.plan import ExtractRequest as ExtractRequest
     from eyas.models.draft import Eagle3Draft as Eagle3Draft
     from eyas.models.load_draft import load_draft as load_draft
     from eyas.models.placement import place as place
@@ -62,6 +65,9 @@ if TYPE_CHECKING:
     from eyas.replay.probe_pack import read_probe as read_probe
     from eyas.replay.replay import replay as replay
     from eyas.report.build import build_report as build_report
+    from eyas.store import StoreReader as StoreReader
+    from eyas.store import StoreRow as StoreRow
+    from eyas.store import StoreWriter as StoreWriter
     from eyas.talk import Silent as Silent
     from eyas.talk import Talk as Talk
     from eyas.train.config import DraftShape as DraftShape
@@ -91,6 +97,9 @@ _NAMES = {
     "engine.engine": "Engine Limits",
     "engine.open_engine": "open_engine",
     "errors": "EyasError",
+    "extract.config": "ExtractConfig",
+    "extract.extract": "extract",
+    "extract.plan": "ExtractRequest",
     "models.draft": "Eagle3Draft",
     "models.load_draft": "load_draft",
     "models.placement": "place",
@@ -106,6 +115,7 @@ _NAMES = {
     "replay.probe_pack": "PackStates make_probe read_probe",
     "replay.replay": "replay",
     "report.build": "build_report",
+    "store": "StoreReader StoreRow StoreWriter",
     "talk": "Silent Talk",
     "train.config": "DraftShape TrainConfig",
     "train.preflight.examine": "plan_train",

@@ -14,6 +14,7 @@ import torch
 from eyas.cli.app import main
 from eyas.contract.spec.layer_ids import AuxBoundaryBeyondTarget
 from eyas.data.text.tokenise import TokenRow
+from eyas.errors import EnvironmentMissing
 from eyas.extract import extract as stage
 from eyas.extract import fill
 from eyas.extract.config import ExtractConfig, ExtractConfigInvalid
@@ -231,3 +232,11 @@ def test_the_command_tells_the_proof_and_the_figures(
     assert "boundary 4" in said.err
     assert main([*words, "--boundaries", "1", "2", "4"]) == 0
     assert "holds all rows" in capsys.readouterr().out
+
+
+def test_more_gpus_than_there_are_are_refused(target: Path):
+    source = true_source(target)
+    source.target, source.gpus = None, 65
+    source.placement = Placement(torch.bfloat16, torch.device("cuda"))
+    with pytest.raises(EnvironmentMissing, match="there are not 65 GPUs"):
+        source.probe()

@@ -29,6 +29,8 @@ class ExtractConfig:
         proof_rows: rows that prove the source before it is used.
         recheck: share of rows that are compared again while it runs, 0 … 1.
         batch_tokens: positions of a batch of the transformers source; by default 32768 on a GPU, 2048 on a CPU.
+        gpus: number of GPUs of this machine that hold the layers of the transformers source. Layers that fit none
+            stay in the host's memory and are copied for each batch.
         reference: whether a server's states are compared with the target through transformers: auto = where it fits.
     """
 
@@ -39,6 +41,7 @@ class ExtractConfig:
     proof_rows: int = 4
     recheck: float = 0.01
     batch_tokens: int | None = None
+    gpus: int = 1
     reference: Literal["auto", "off"] = "auto"
 
     def __post_init__(self) -> None:
@@ -49,12 +52,14 @@ class ExtractConfig:
             "--shard-gb": not 0.001 <= self.shard_gb <= 1000,
             "--proof-rows": not 1 <= self.proof_rows <= 64,
             "--recheck": not 0 <= self.recheck <= 1,
+            "--gpus": not 1 <= self.gpus <= 64,
             "--batch-tokens": self.batch_tokens is not None and self.batch_tokens < 1,
         }
         if names := [name for name, is_wrong in wrong.items() if is_wrong]:
             raise ExtractConfigInvalid(
                 f"{', '.join(names)} out of range",
                 "eyas extract",
-                "boundaries are distinct numbers from 0; shards of 0.001 to 1000 GB, 1 to 64 proof rows, recheck 0 … 1",
+                "boundaries are distinct numbers from 0; shards have 0.001 to 1000 GB; 1 to 64 proof rows and GPUs; a"
+                " share is 0 … 1",
                 "see `eyas extract --help`",
             )

@@ -81,7 +81,9 @@ def extract(request: ExtractRequest, config: ExtractConfig, talk: Talk, *, dry_r
         boundaries=plan.boundaries,
         dtype=None if config.store_dtype == "auto" else config.store_dtype,
     )
-    source = open_source(request.source, wanted, placement, talk.note, config.batch_tokens)
+    source = open_source(
+        request.source, wanted, placement, talk.note, most_tokens=config.batch_tokens, gpus=config.gpus
+    )
     try:
         about = about_of(plan, config, source, request.target)
         rows = missing_rows(plan, about, request.out)

@@ -23,14 +23,20 @@ def require_source(name: str) -> None:
 
 
 def open_source(
-    name: str, wanted: Wanted, placement: "Placement", say: Callable[[str], None], most_tokens: int | None = None
+    name: str,
+    wanted: Wanted,
+    placement: "Placement",
+    say: Callable[[str], None],
+    *,
+    most_tokens: int | None = None,
+    gpus: int = 1,
 ) -> ExtractSource:
     """The source that `name` names; `probe` it before use.
 
     Args:
         placement: of a target in this process.
         say: told what happens to a server meanwhile.
-        most_tokens: of a batch in this process.
+        most_tokens, gpus: of a target in this process.
 
     Raises:
         SourceUnsupported, EngineUnknown, ServerUnreachable: it does not exist, or is not what it must be.
@@ -39,7 +45,7 @@ def open_source(
     if name == TRANSFORMERS:
         from eyas.extract.transformers_source import TransformersSource
 
-        return TransformersSource(wanted, placement, most_tokens)
+        return TransformersSource(wanted, placement, most_tokens, gpus)
     from eyas.extract.server_source import ServerSource
 
     return ServerSource.open(name, wanted, say=say)

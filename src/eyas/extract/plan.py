@@ -25,7 +25,7 @@ from eyas.store.about import MANIFEST, StateDtype
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtractRequest:
-    """Inputs, output and device.
+    """Inputs, output and device. Paths may be given as text.
 
     Attributes:
         target: folder of the target; of its weights only head, norm and embedding are read where a server computes.
@@ -41,6 +41,10 @@ class ExtractRequest:
     source: str = "transformers"
     device: str = "auto"
     dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("target", "rows", "out"):
+            object.__setattr__(self, name, Path(getattr(self, name)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

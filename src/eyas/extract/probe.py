@@ -60,7 +60,9 @@ def extract_probe(request: ProbeRequest, config: ExtractConfig, talk: Talk) -> t
     boundaries = boundaries_of(spec, config)
     kept = kept_boundaries(boundaries, spec.num_layers, with_neighbours=request.with_neighbours)
     wanted = Wanted(folder=request.target, target=spec, boundaries=tuple(kept))
-    source = open_source(request.source, wanted, placement, talk.note, config.batch_tokens)
+    source = open_source(
+        request.source, wanted, placement, talk.note, most_tokens=config.batch_tokens, gpus=config.gpus
+    )
     try:
         for said in source.probe():
             talk.line(said)

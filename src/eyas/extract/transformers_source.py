@@ -12,12 +12,18 @@ import torch
 import transformers
 from torch import Tensor
 
+from eyas.contract.files.read_checkpoint import read_checkpoint
+from eyas.contract.spec.target_size import size_of_tensors
+from eyas.errors import EnvironmentMissing
 from eyas.extract.source import AskedRow, ExtractedRow, SourceFailed, Wanted
 from eyas.extract.tensors import as_stored, to_fp8
 from eyas.models.placement import Placement
 from eyas.models.target import Target
+from eyas.models.target.spread import load_spread
 from eyas.store.about import StateDtype
+from eyas.talk import counted
 
+_WEIGHTS_SHARE = 0.75  # of a GPU's free memory; the rest is for what a batch needs
 _MOST_TOKENS = {"cuda": 32768, "cpu": 2048}
 
 
@@ -29,12 +35,14 @@ class TransformersSource:
         wanted: what to give.
         placement: dtype and device of the target.
         most_tokens: positions of a batch, padding counted; None for 32768 on a GPU, 2048 on a CPU.
+        gpus: that hold its layers.
         target: None until it is loaded.
     """
 
     wanted: Wanted
     placement: Placement
     most_tokens: int | None = None
+    gpus: int = 1
     target: Target | None = None
     is_reference: bool = True
     last: Literal["post-norm"] = "post-norm"
@@ -51,11 +59,25 @@ class TransformersSource:
         return self.wanted.dtype if self.wanted.dtype == "float8_e4m3" else computed
 
     def probe(self) -> tuple[str, ...]:
-        """Load the target. Raises what `Target.load` raises."""
-        if self.target is None:
-            self.target = Target.load(self.wanted.folder, self.placement)
+        """Load the target. Raises what `Target.load` raises, and `EnvironmentMissing` for GPUs that are not there."""
         dtype = str(self.placement.dtype).removeprefix("torch.")
-        return (f"{self.name} on {self.placement.device} in {dtype}, batches of {self._batch_tokens} positions",)
+        told = f"{self.name} on {self.placement.device} in {dtype}, batches of {self._batch_tokens} positions"
+        if self.target is not None:
+            return (told,)
+        devices = _devices(self.placement, self.gpus)
+        free = [torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0 for device in devices]
+        needed = _weight_bytes(self.wanted, self.placement.dtype)
+        if self.placement.device.type == "cpu" or (self.gpus == 1 and needed <= _WEIGHTS_SHARE * free[0]):
+            self.target = Target.load(self.wanted.folder, self.placement)
+            return (told,)
+        rooms = [int(_WEIGHTS_SHARE * bytes_) for bytes_ in free]
+        self.target, places = load_spread(self.wanted.folder, self.placement.dtype, devices, rooms)
+        offloaded = sum(place.is_offloaded for place in places)
+        return (
+            told,
+            f"{len(places)} layers over {counted(len(devices), 'GPU')}"
+            + (f", {offloaded} of them in the host's memory, copied for each batch" if offloaded else ""),
+        )
 
     def states(self, rows: Sequence[AskedRow]) -> Iterator[ExtractedRow]:
         """See `ExtractSource.states`; longest rows first."""
@@ -140,6 +162,26 @@ def _to_host(values: Tensor) -> Tensor:
         return values
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
     return host.copy_(values, non_blocking=True)
+
+
+def _devices(placement: Placement, gpus: int) -> list[torch.device]:
+    if gpus == 1 or placement.device.type == "cpu":
+        return [placement.device]
+    first = placement.device.index or 0
+    if first + gpus > (there := torch.cuda.device_count()):
+        raise EnvironmentMissing(
+            f"there are not {gpus} GPUs from {placement.device} on",
+            f"--gpus {gpus}",
+            f"torch {torch.__version__} sees {counted(there, 'GPU')}",
+            f"give --gpus of at most {max(1, there - first)}",
+        )
+    return [torch.device("cuda", first + i) for i in range(gpus)]
+
+
+def _weight_bytes(wanted: Wanted, dtype: torch.dtype) -> int:
+    """Of the weights in memory: as stored where they are quantised, else in `dtype`."""
+    size = size_of_tensors(wanted.target, read_checkpoint(wanted.folder).tensors)
+    return size.num_bytes if wanted.target.quantization else size.num_params * dtype.itemsize
 
 
 def _batches(rows: Sequence[AskedRow], most_tokens: int) -> Iterator[list[int]]:

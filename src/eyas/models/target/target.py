@@ -224,7 +224,7 @@ class Target:
                 )
         if not aux_boundaries:
             return torch.empty(*input_ids.shape, 0, device=input_ids.device)
-        return torch.cat([by_boundary[boundary] for boundary in aux_boundaries], -1)
+        return torch.cat([by_boundary[boundary].to(self.device) for boundary in aux_boundaries], -1)
 
 
 def _forgets(layer: Any) -> bool:
