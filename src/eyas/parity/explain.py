@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from eyas.decode.accept_length import Acceptance
 from eyas.parity.likelihood import (
-    SHIFTS,
+    AS_HARD,
+    HARDER,
     ServedFigures,
     apart,
     deviation,
@@ -44,7 +45,7 @@ _ROUNDS = 200  # with fewer nothing is certain
 _FITS = 3.0  # standard deviations
 _SHOWN = 0.01  # probability below which a class is not listed
 _ELSEWHERE = (
-    "texts unlike those replayed: the chat template is missing, another task or language, longer than in training",
+    "texts harder than those replayed: the chat template is missing, another task or language, longer than in training",
     "a target unlike the one replayed: fine-tuned or quantised",
 )
 
@@ -54,7 +55,9 @@ _DEAD_SHARE = 0.05
 _DEAD = (
     "the launch says EAGLE in place of EAGLE3: the draft gets the target's last state",
     "the engine drafts with a head or states of noise",
+    "any other fault that leaves nothing of the draft: a wrong vocabulary map, a random embedding",
 )
+_SMALL = "or with a fault too small to show on other texts"
 _OPEN: tuple[Kind, ...] = ("elsewhere", "unknown")
 _UNKNOWN = ("a fault that eyas does not know, or several at once",)
 
@@ -156,11 +159,14 @@ def hypotheses(
             held = f" (memory holds {memory})" if memory != "exact" else ""
             found.append(_hypothesis("engine", (f"{label} {lost}{held}",), counts))
     found += [_hypothesis("fault", one.faults, one.acceptance) for one in known]
-    return tuple(map(_with_dead, _merged(found)))
+    return tuple(map(_completed, _merged(found)))
 
 
-def _with_dead(one: Hypothesis) -> Hypothesis:
-    is_dead = one.kind != "as-trained" and one.replayed[0].per_position[0] < _DEAD_SHARE
+def _completed(one: Hypothesis) -> Hypothesis:
+    """With what is not planted and gives the same: nothing on any text, or no difference that texts show."""
+    if one.kind == "as-trained":
+        return replace(one, members=(*one.members, _SMALL))
+    is_dead = one.replayed[0].per_position[0] < _DEAD_SHARE
     return replace(one, members=(*one.members, *_DEAD)) if is_dead else one
 
 
@@ -178,8 +184,10 @@ def explain(served: ServedFigures, candidates: Sequence[Hypothesis], commands: "
     trained = candidates[0].replayed[0]
     others = (_hypothesis("elsewhere", _ELSEWHERE, trained), _hypothesis("unknown", _UNKNOWN, trained))
     everything = (*candidates, *others)
-    likelihoods = [mean_log([log_likelihood(served, part) for part in one.replayed]) for one in candidates]
-    likelihoods.append(mean_log([log_likelihood(served, trained, shift) for shift in SHIFTS]))
+    likelihoods = [
+        mean_log([log_likelihood(served, part, shift) for part in one.replayed for shift in _shifts(one)])
+        for one in everything[:-1]
+    ]
     likelihoods.append(log_likelihood_of_anything(served))
     chances = posteriors([one.weight for one in everything], likelihoods)
     judged = [
@@ -265,8 +273,12 @@ def _merged(found: Sequence[Hypothesis]) -> list[Hypothesis]:
 def _deviation(served: ServedFigures, one: Hypothesis) -> float:
     if one.kind == "unknown":
         return 0.0
-    shifts = SHIFTS if one.kind == "elsewhere" else (0.0,)
-    return min(deviation(served, part, shift) for part in one.replayed for shift in shifts)
+    return min(deviation(served, part, shift) for part in one.replayed for shift in _shifts(one))
+
+
+def _shifts(one: Hypothesis) -> Sequence[float]:
+    """What may move all shares at once."""
+    return HARDER if one.kind == "elsewhere" else AS_HARD if one.kind == "as-trained" else (0.0,)
 
 
 def _counts(figures: Figures) -> Acceptance:

@@ -17,7 +17,9 @@ _TEXTS = 150.0
 _LENGTH_OF_TEXTS = 0.06  # standard deviation of accept length - 1 between mixes of texts, relative
 _ROUNDS_UNTOLD = 200
 _STEP_OF_FIGURE = 0.01  # accept lengths are told to two digits
-SHIFTS = tuple(step / 4 for step in range(-14, 5) if step)  # of the logit of every share: other texts, another target
+# Of the logit of every share: harder texts or another target; texts that are as hard or easier (no fault gains drafts).
+HARDER = tuple(-step / 4 for step in range(1, 15))
+AS_HARD = (0.0, 0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,13 +43,14 @@ _APPLIED_KEYS = (
     "layer_ids",
     "bias",
 )
-# Of the reasons of silent damage: those whose effect is in the figures, and those that leave no figure.
+# Of the reasons of silent damage: those whose effect is in the figures (a tensor that an engine cuts or pads is so in
+# the draft that is given), and those that leave no figure.
 EMULATED = frozenset({
     "activation-ignored", "aux-layers-differ", "head-cut", "head-tied", "parameters-unfilled", "rope-spelling-unread",
-    "scales-lost", "sliding-window-ignored", "switches-ignored", "tensors-dropped", "vocab-map-missing",
-    "vocab-map-wrong",
+    "scales-lost", "sliding-window-ignored", "switches-ignored", "tensor-cut", "tensor-padded", "tensors-dropped",
+    "vocab-map-missing", "vocab-map-wrong",
 })  # fmt: skip
-IMPOSSIBLE = frozenset({"aux-capture-off", "fc-skipped", "tensor-cut", "tensor-padded"})
+IMPOSSIBLE = frozenset({"aux-capture-off", "fc-skipped"})
 
 
 class EmulationImpossible(EyasError):

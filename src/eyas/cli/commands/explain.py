@@ -169,8 +169,7 @@ def _headline(found: "Explanation") -> str:
         return "the likeliest first"
     if first.kind == "as-trained":
         weak = meaning(found.trained.accept_length, found.served.num_draft_tokens)
-        small = " (or a fault too small to show on other texts)" if len(first.members) > 1 else ""
-        return f"nothing is wrong with the serving{small}; it gives what the draft gives: {weak}"
+        return f"nothing is wrong that counts show; the server accepts what the draft gives: {weak}"
     if first.kind == "elsewhere":
         return "nothing is wrong with the draft's tensors; the texts or the target are others"
     num = len({member.split(_MEMORY)[0] for member in first.members})
