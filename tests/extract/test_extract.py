@@ -23,6 +23,7 @@ from eyas.extract.forecast import StoreTooLarge
 from eyas.extract.open_source import require_source
 from eyas.extract.plan import ExtractRequest
 from eyas.extract.proof import StatesMismatch
+from eyas.extract.proving import spread_by_length
 from eyas.extract.source import SourceFailed, SourceUnsupported
 from eyas.extract.tensors import as_tensor
 from eyas.models.placement import Placement
@@ -125,10 +126,7 @@ def test_a_run_that_was_stopped_is_resumed_and_computes_no_row_twice(
 
 def test_two_writers_begin_at_different_portions(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fill, "_CHUNK_TOKENS", 1)
-    planned = [
-        fill.PlannedRow(key=str(i), asked=fill.AskedRow(token_ids=(1, 2)), is_supervised=(True, True))
-        for i in range(10)
-    ]
+    planned = [fill.PlannedRow(key=str(i), number=i, num_tokens=2, supervised_from=0, first=0) for i in range(10)]
     firsts = [fill._chunks(planned, writer)[0][0].key for writer in range(4)]
     assert len(set(firsts)) == 4
     assert sorted(c[0].key for c in fill._chunks(planned, 3)) == sorted(row.key for row in planned)
@@ -240,3 +238,19 @@ def test_more_gpus_than_there_are_are_refused(target: Path):
     source.placement = Placement(torch.bfloat16, torch.device("cuda"))
     with pytest.raises(EnvironmentMissing, match="there are not 65 GPUs"):
         source.probe()
+
+
+def test_states_too_large_for_the_dtype_of_the_store_are_refused(tmp_path: Path, target: Path, rows: Path):
+    large = tmp_path / "large"
+    shutil.copytree(target, large)
+    model = Target.load(large, CPU).model
+    with torch.no_grad():
+        model.get_input_embeddings().weight.mul_(1e6)
+    model.save_pretrained(large)
+    with pytest.raises(ExtractConfigInvalid, match="the states do not fit float16"):
+        extract(_request(large, rows, tmp_path / "s"), replace(CONFIG, store_dtype="float16"), Silent())
+
+
+def test_rows_that_prove_a_source_are_of_all_lengths():
+    assert spread_by_length([5, 1, 9, 3, 7], 3) == [1, 0, 2]
+    assert spread_by_length([4], 8) == [0]

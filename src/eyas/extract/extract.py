@@ -11,7 +11,7 @@ from eyas.extract.forecast import Forecast
 from eyas.extract.open_source import open_source
 from eyas.extract.plan import ExtractRequest, RowPlan, about_of, forecast_of, missing_rows, plan_rows
 from eyas.extract.proof import Proof
-from eyas.extract.proving import prove, prover_of
+from eyas.extract.proving import prove, prover_of, spread_by_length
 from eyas.extract.source import Wanted
 from eyas.models.placement import place
 from eyas.store import StoreAbout
@@ -97,9 +97,10 @@ def extract(request: ExtractRequest, config: ExtractConfig, talk: Talk, *, dry_r
         for said in source.probe():
             talk.line(said)
         prover = prover_of(source, wanted, placement, config, talk)
-        proof = prove(prover, source, rows, config, placement, talk)
+        chosen = [rows[at] for at in spread_by_length([row.num_tokens for row in rows], config.proof_rows)]
+        proof = prove(prover, source, [plan.asked(row) for row in chosen], placement, talk)
         started = time.monotonic()
-        run = Filling(source, about, prover, config, talk)
+        run = Filling(source, plan, about, prover, config, talk)
         run.fill(request.out, rows)
         spent = time.monotonic() - started
         return Extracted(
@@ -123,7 +124,7 @@ def _say_options(about: StoreAbout, plan: RowPlan, talk: Talk) -> None:
     if about.has_scales:
         talk.note(_FP8)
     if about.keep_prompt is not None:
-        cut = sum(row.asked.first for row in plan.rows)
+        cut = sum(row.first for row in plan.rows)
         talk.note(
             f"--keep-prompt {about.keep_prompt}: {cut} tokens of prompts are not kept; a draft that is trained on these"
             " states does not see them"

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from eyas.extract.config import ExtractConfig
-from eyas.extract.plan import PlannedRow
+from eyas.extract.config import ExtractConfig, ExtractConfigInvalid
+from eyas.extract.plan import PlannedRow, RowPlan
 from eyas.extract.proof import Prover
 from eyas.extract.source import AskedRow, ExtractedRow, ExtractSource
 from eyas.extract.tensors import as_stored, as_tensor, to_fp8
@@ -30,9 +30,16 @@ class Filling:
     """
 
     def __init__(
-        self, source: ExtractSource, about: StoreAbout, prover: Prover, config: ExtractConfig, talk: Talk
+        self,
+        source: ExtractSource,
+        plan: RowPlan,
+        about: StoreAbout,
+        prover: Prover,
+        config: ExtractConfig,
+        talk: Talk,
     ) -> None:
-        self._source, self._about, self._prover, self._config, self._talk = source, about, prover, config, talk
+        self._source, self._plan, self._about, self._prover = source, plan, about, prover
+        self._config, self._talk = config, talk
         self._flushed = time.monotonic()
         self.num_rows = self.num_tokens = self.num_rechecked = 0
 
@@ -57,23 +64,24 @@ class Filling:
 
     def _fill_chunk(self, writer: StoreWriter, rows: Sequence[PlannedRow], bar: Progress) -> None:
         due = list[tuple[AskedRow, ExtractedRow]]()
-        for found in self._source.states([row.asked for row in rows]):
+        asked = [self._plan.asked(row) for row in rows]
+        for found in self._source.states(asked):
             row = rows[found.number]
             self.num_rows += writer.append(self._stored(row, found))
-            self.num_tokens += len(row.asked.token_ids)
-            bar.advance(len(row.asked.token_ids))
+            self.num_tokens += row.num_tokens
+            bar.advance(row.num_tokens)
             if _is_due(row.key, self._config.recheck) or self.num_rechecked + len(due) == 0 < self._config.recheck:
-                due.append(_to_check(row.asked, found))
+                due.append(_to_check(asked[found.number], found))
             if time.monotonic() - self._flushed > _FLUSH_S:
                 writer.flush()
                 self._flushed = time.monotonic()
-        for asked, found in due:  # after the chunk: between two batches they would wait for the device
-            self._prover.recheck(asked, found)
+        for checked, found in due:  # after the chunk: between two batches they would wait for the device
+            self._prover.recheck(checked, found)
         self.num_rechecked += len(due)
 
     def _stored(self, row: PlannedRow, found: ExtractedRow) -> StoreRow:
         """A row as the store keeps it: cut, and in its dtype."""
-        about, cut = self._about, row.asked.first - found.first
+        about, cut = self._about, row.first - found.first
         states, scales = found.states[cut:], None if found.scales is None else found.scales[cut:]
         if scales is None and self._source.dtype != about.dtype:
             values = as_tensor(states, self._source.dtype)
@@ -81,14 +89,28 @@ class Filling:
                 small, factors = to_fp8(values, about.num_states)
                 states, scales = as_stored(small), factors.numpy()
             else:
-                states = as_stored(values.to(getattr(torch, about.dtype)))
+                narrow = values.to(getattr(torch, about.dtype))
+                if not bool(narrow.isfinite().all()):
+                    raise _beyond(about.dtype, float(values.abs().max()))
+                states = as_stored(narrow)
+        tokens = self._plan.tokens(row)
         return StoreRow(
-            token_ids=np.array(row.asked.token_ids, np.int32),
-            is_supervised=np.array(row.is_supervised, bool),
-            first=row.asked.first,
+            token_ids=np.array(tokens.token_ids, np.int32),
+            is_supervised=np.array(tokens.is_supervised, bool),
+            first=row.first,
             states=states,
             scales=scales,
         )
+
+
+def _beyond(dtype: str, largest: float) -> ExtractConfigInvalid:
+    most = torch.finfo(getattr(torch, dtype)).max
+    return ExtractConfigInvalid(
+        f"the states do not fit {dtype}",
+        f"--store-dtype {dtype}",
+        f"one of the target's states holds {largest:.0f}, and {dtype} ends at {most:.0f}",
+        "give --store-dtype bfloat16, or float8_e4m3, which has scales",
+    )
 
 
 def _chunks(rows: Sequence[PlannedRow], writer: int) -> list[list[PlannedRow]]:
@@ -96,7 +118,7 @@ def _chunks(rows: Sequence[PlannedRow], writer: int) -> list[list[PlannedRow]]:
     chunks, chunk, held = list[list[PlannedRow]](), list[PlannedRow](), 0
     for row in rows:
         chunk.append(row)
-        held += len(row.asked.token_ids)
+        held += row.num_tokens
         if held >= _CHUNK_TOKENS:
             chunks.append(chunk)
             chunk, held = [], 0
@@ -119,4 +141,4 @@ def _to_check(asked: AskedRow, found: ExtractedRow) -> tuple[AskedRow, Extracted
 
 
 def _num_tokens(rows: Sequence[PlannedRow]) -> int:
-    return sum(len(row.asked.token_ids) for row in rows)
+    return sum(row.num_tokens for row in rows)

@@ -14,6 +14,7 @@ from eyas.contract.spec.target_parts import name_parts
 from eyas.contract.spec.target_spec import TargetSpec, read_target
 from eyas.data.rows.row_store import Rows
 from eyas.data.rows.same_text import require_same_text
+from eyas.data.text.tokenise import TokenRow
 from eyas.extract.config import ExtractConfig
 from eyas.extract.forecast import Forecast, RowSizes, forecast
 from eyas.extract.source import AskedRow, ExtractSource
@@ -49,17 +50,21 @@ class ExtractRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
-    """One row to extract.
+    """One row to extract; its tokens stay in the folder's arrays.
 
     Attributes:
         key: see `row_key`.
-        asked: tokens, and the first position that is kept.
-        is_supervised: a flag per token.
+        number: in the folder of rows.
+        num_tokens: of the row.
+        supervised_from: index of its first supervised token, `num_tokens` where there is none.
+        first: position that its states begin at.
     """
 
     key: str
-    asked: AskedRow
-    is_supervised: tuple[bool, ...]
+    number: int
+    num_tokens: int
+    supervised_from: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +73,28 @@ class RowPlan:
 
     Attributes:
         rows: each once; a row that `prepare` took several times has its states once.
-        num_repeated: rows of the folder that are another one's repeat.
+        folder: that they are of.
         spec: of the target.
         boundaries: ascending.
-        fingerprint: of the rows.
     """
 
     rows: Sequence[PlannedRow]
-    num_repeated: int
+    folder: Rows
     spec: TargetSpec
     boundaries: tuple[int, ...]
-    fingerprint: str
+
+    @property
+    def num_repeated(self) -> int:
+        """Rows of the folder that are another one's repeat."""
+        return len(self.folder) - len(self.rows)
+
+    def tokens(self, row: PlannedRow) -> TokenRow:
+        """Its tokens and flags."""
+        return self.folder[row.number]
+
+    def asked(self, row: PlannedRow) -> AskedRow:
+        """What a source is asked for."""
+        return AskedRow(token_ids=self.tokens(row).token_ids, first=row.first)
 
 
 def plan_rows(request: ExtractRequest, config: ExtractConfig) -> RowPlan:
@@ -96,18 +112,15 @@ def plan_rows(request: ExtractRequest, config: ExtractConfig) -> RowPlan:
     if not len(rows):
         raise RowsUnreadable("there are no rows", str(request.rows), "the folder holds none", "prepare some")
     planned = dict[str, PlannedRow]()
-    for row in rows:
-        key, first = row_key(row.token_ids), _first(row.is_supervised, config.keep_prompt)
-        if (there := planned.get(key)) is None or first < there.asked.first:
-            asked = AskedRow(token_ids=row.token_ids, first=first)
-            planned[key] = PlannedRow(key=key, asked=asked, is_supervised=row.is_supervised)
-    return RowPlan(
-        rows=list(planned.values()),
-        num_repeated=len(rows) - len(planned),
-        spec=spec,
-        boundaries=boundaries_of(spec, config),
-        fingerprint=rows.manifest.fingerprint,
-    )
+    for number, row in enumerate(rows):
+        begin = next((i for i, is_on in enumerate(row.is_supervised) if is_on), len(row.token_ids))
+        first = 0 if config.keep_prompt is None else min(max(begin - config.keep_prompt, 0), len(row.token_ids) - 1)
+        key = row_key(row.token_ids)
+        if (there := planned.get(key)) is None or first < there.first:
+            planned[key] = PlannedRow(
+                key=key, number=number, num_tokens=len(row.token_ids), supervised_from=begin, first=first
+            )
+    return RowPlan(rows=list(planned.values()), folder=rows, spec=spec, boundaries=boundaries_of(spec, config))
 
 
 def boundaries_of(spec: TargetSpec, config: ExtractConfig) -> tuple[int, ...]:
@@ -123,7 +136,7 @@ def about_of(plan: RowPlan, config: ExtractConfig, source: ExtractSource, folder
     about = about_of_target(
         plan.spec, folder, boundaries=plan.boundaries, last=source.last, dtype=dtype, source=source.name
     )
-    return replace(about, rows=plan.fingerprint, keep_prompt=config.keep_prompt)
+    return replace(about, rows=plan.folder.manifest.fingerprint, keep_prompt=config.keep_prompt)
 
 
 def about_of_target(
@@ -181,15 +194,6 @@ def missing_rows(plan: RowPlan, about: StoreAbout, out: Path) -> list[PlannedRow
 
 def forecast_of(rows: Sequence[PlannedRow], about: StoreAbout, out: Path) -> Forecast:
     """What writing `rows` takes."""
-    lengths = np.array([len(row.asked.token_ids) for row in rows], np.int64)
-    begins = np.array([_supervised_from(row.is_supervised) for row in rows], np.int64)
+    lengths = np.array([row.num_tokens for row in rows], np.int64)
+    begins = np.array([row.supervised_from for row in rows], np.int64)
     return forecast(RowSizes(lengths=lengths, supervised_from=begins), about, about.keep_prompt, out)
-
-
-def _supervised_from(flags: Sequence[bool]) -> int:
-    return next((i for i, is_on in enumerate(flags) if is_on), len(flags))
-
-
-def _first(flags: Sequence[bool], keep_prompt: int | None) -> int:
-    """The first position kept, as `RowSizes.firsts` counts it."""
-    return 0 if keep_prompt is None else min(max(_supervised_from(flags) - keep_prompt, 0), len(flags) - 1)

@@ -8,9 +8,9 @@ from typing import Any
 from eyas.contract.spec.target_spec import read_target
 from eyas.extract.config import ExtractConfig
 from eyas.extract.open_source import open_source
-from eyas.extract.plan import PlannedRow, boundaries_of, identity_of
+from eyas.extract.plan import boundaries_of, identity_of
 from eyas.extract.proof import Proof
-from eyas.extract.proving import prove, prover_of
+from eyas.extract.proving import prove, prover_of, spread_by_length
 from eyas.extract.source import AskedRow, ExtractSource, Wanted
 from eyas.extract.tensors import as_tensor
 from eyas.models.placement import place
@@ -19,7 +19,6 @@ from eyas.models.target import FrozenParts
 from eyas.records.eval_rows import EvalDataEmpty, EvalRow, files_of, read_eval_rows
 from eyas.replay.probe_pack import ProbePack, assemble_probe, kept_boundaries, write_probe
 from eyas.replay.replay import check_vocabulary
-from eyas.store import row_key
 from eyas.talk import Talk
 
 
@@ -70,9 +69,9 @@ def extract_probe(request: ProbeRequest, config: ExtractConfig, talk: Talk) -> t
         for row in rows:
             check_vocabulary(row, parts.vocab_size)
         asked = [AskedRow(token_ids=(*row.prompt_ids, *row.response_ids)) for row in rows]
-        planned = [PlannedRow(key=row_key(row.token_ids), asked=row, is_supervised=()) for row in asked]
+        chosen = spread_by_length([len(row.token_ids) for row in asked], config.proof_rows)
         prover = prover_of(source, wanted, placement, config, talk)
-        proof = prove(prover, source, planned, config, placement, talk)
+        proof = prove(prover, source, [asked[at] for at in chosen], placement, talk)
         states = _states(source, asked, parts, talk)
         identity = identity_of(spec, request.target)
         pack = assemble_probe(states, kept, rows, boundaries, identity, parts.embedding, spec.num_layers)

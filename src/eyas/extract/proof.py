@@ -9,7 +9,7 @@ Errors are relative, per position: |found - wanted| / |wanted| over the Ht value
 boundaries, Ht hidden size.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -100,9 +100,15 @@ class Prover:
         self, source: ExtractSource, wanted: Wanted, parts: FrozenParts | None, reference: Target | None
     ) -> None:
         self._source, self._wanted, self._parts, self._reference = source, wanted, parts, reference
+        self._advance: Callable[[float], None] = lambda _: None
 
-    def prove(self, rows: Sequence[AskedRow]) -> Proof:
-        """Ask for `rows` in several ways and compare; nothing is raised for what disagrees."""
+    def prove(self, rows: Sequence[AskedRow], advance: Callable[[float], None] = lambda _: None) -> Proof:
+        """Ask for `rows` in several ways and compare; nothing is raised for what disagrees.
+
+        Args:
+            advance: told of tokens that were asked for; `num_asked` of them in all.
+        """
+        self._advance = advance
         whole = [AskedRow(token_ids=row.token_ids) for row in rows]
         together = self._ask(whole)
         states = self._against_reference([row.token_ids for row in whole], together)
@@ -160,6 +166,7 @@ class Prover:
         found: dict[int, Tensor] = {}
         for extracted in self._source.states(rows):
             found[extracted.number] = self._values(extracted)
+            self._advance(len(rows[extracted.number].token_ids))
         return [found[number] for number in range(len(rows))]
 
     def _values(self, row: ExtractedRow) -> Tensor:
@@ -200,7 +207,7 @@ class Prover:
         tolerance = self._tolerance
         alone = [self._ask([row])[0] for row in rows]
         longest = max(range(len(rows)), key=lambda n: len(rows[n].token_ids))
-        half = max(1, len(rows[longest].token_ids) // 2)
+        half = _half(len(rows[longest].token_ids))
         beginning = self._ask([AskedRow(token_ids=rows[longest].token_ids[:half])])[0]
         again = self._ask([rows[longest]])[0]
         return [
@@ -236,6 +243,15 @@ class Prover:
         if self._reference is None and self._parts is not None and self._source.last == "post-norm":
             faults += _norm_faults(self._parts, values[:, -1])
         return faults[:2]
+
+
+def num_asked(lengths: Sequence[int]) -> int:
+    """Tokens that `Prover.prove` asks for, given rows of these lengths."""
+    return 2 * sum(lengths) + max(lengths) + _half(max(lengths))
+
+
+def _half(length: int) -> int:
+    return max(1, length // 2)
 
 
 def mismatch(source: str, faults: Sequence[str], where: str) -> StatesMismatch:

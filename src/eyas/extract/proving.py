@@ -9,8 +9,7 @@ from eyas.contract.files.read_checkpoint import read_checkpoint
 from eyas.contract.spec.target_parts import TargetPartMissing
 from eyas.errors import EyasError
 from eyas.extract.config import ExtractConfig
-from eyas.extract.plan import PlannedRow
-from eyas.extract.proof import Proof, Prover, mismatch
+from eyas.extract.proof import Proof, Prover, mismatch, num_asked
 from eyas.extract.source import AskedRow, ExtractSource, Wanted
 from eyas.extract.transformers_source import TransformersSource
 from eyas.models.placement import Placement
@@ -55,26 +54,25 @@ def _reference(wanted: Wanted, placement: Placement, config: ExtractConfig, talk
     return None
 
 
-def prove(
-    prover: Prover,
-    source: ExtractSource,
-    rows: Sequence[PlannedRow],
-    config: ExtractConfig,
-    placement: Placement,
-    talk: Talk,
-) -> Proof:
-    """Prove `source` on rows of all lengths, and say what was found.
+def spread_by_length(lengths: Sequence[int], num: int) -> list[int]:
+    """Numbers of `num` rows of all lengths, the longest among them."""
+    by_length = sorted(range(len(lengths)), key=lambda at: lengths[at])
+    num = min(num, len(by_length))
+    return [by_length[(i + 1) * len(by_length) // num - 1] for i in range(num)]
+
+
+def prove(prover: Prover, source: ExtractSource, rows: Sequence[AskedRow], placement: Placement, talk: Talk) -> Proof:
+    """Prove `source` on these rows, and say what was found.
 
     Raises:
         StatesMismatch: it gives other states.
     """
     most = _MOST_TOKENS[placement.device.type]
-    by_length = sorted((row.asked.token_ids[:most] for row in rows), key=len)
-    num = min(config.proof_rows, len(by_length))
-    chosen = [by_length[(i + 1) * len(by_length) // num - 1] for i in range(num)]
-    talk.line(f"proving {source.name} on {counted(num, 'row')}")
-    proof = prover.prove([AskedRow(token_ids=ids) for ids in chosen])
+    cut = [AskedRow(token_ids=row.token_ids[:most]) for row in rows]
+    told = f"{source.name} on {counted(len(rows), 'row')}"
+    with talk.progress(f"proving {told}", num_asked([len(row.token_ids) for row in cut]), "tokens") as bar:
+        proof = prover.prove(cut, bar.advance)
     talk.line(proof.text())
     if proof.faults:
-        raise mismatch(source.name, proof.faults, f"{counted(num, 'row')} before the run; nothing was written")
+        raise mismatch(source.name, proof.faults, f"{counted(len(rows), 'row')} before the run; nothing was written")
     return proof
