@@ -80,3 +80,27 @@ def test_a_launch_whose_output_nobody_reads_still_ends_its_engine_at_a_signal(tm
 
     assert ended_s < 5
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize(("command", "number"), [("watch", signal.SIGTERM), ("engines", signal.SIGINT)])
+def test_a_result_that_is_not_read_does_not_keep_a_signal_waiting(command: str, number: int, tmp_path: Path):
+    """Neither stdout nor stderr is read: what is told of the interruption is not waited for."""
+    log = tmp_path / "server.log"
+    log.write_text("[2026-11-29 14:03:50] server_args=ServerArgs(model_path='x')\n")
+    reader, writer = os.pipe()
+    fill(writer, 4096)
+    fill(writer)
+    arguments = [command, str(log)] if command == "watch" else [command]
+    process = subprocess.Popen([sys.executable, "-m", "eyas", *arguments], stdout=writer, stderr=writer)
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(3)
+        process.send_signal(number)
+        code = process.wait(5)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(reader)
+        os.close(writer)
+
+    assert code == (0 if command == "watch" else 128 + signal.SIGINT)

@@ -17,7 +17,7 @@ import cyclopts
 
 from eyas import __version__
 from eyas.cli.failures import InternalError, Interrupted, UsageError, failure_of
-from eyas.cli.output import OutputLost, print_json
+from eyas.cli.output import OutputLost, ends_within_a_second, print_json
 from eyas.cli.recipe_file import with_recipe
 from eyas.errors import ExitCode, EyasError
 from eyas.talk import printable
@@ -159,11 +159,13 @@ def _run_command(arguments: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the border of the program: every failure is told
         failure = failure_of(error, arguments)
         if isinstance(failure, Interrupted):
-            print(
-                "interrupted: no partial files were left behind; run the same command again to resume", file=sys.stderr
-            )
-            if as_json:
-                print_json(failure.as_document())
+            with ends_within_a_second(128 + signal.SIGINT):
+                print(
+                    "interrupted: no partial files were left behind; run the same command again to resume",
+                    file=sys.stderr,
+                )
+                if as_json:
+                    print_json(failure.as_document())
             return 128 + signal.SIGINT
         if isinstance(failure, InternalError):
             print(printable("".join(traceback.format_exception(error))), file=sys.stderr, end="")
@@ -231,10 +233,12 @@ def run() -> None:
             stream.reconfigure(errors="backslashreplace")
     _guard_library_text()
     code = main(sys.argv[1:])
+    if code == 128 + signal.SIGINT:  # everything is closed and told; torch's own end can take seconds
+        with ends_within_a_second(128 + signal.SIGINT):
+            _forget_output()
+        os._exit(code)
     if code:  # told already; a rest in the buffer of a full disk would be told again by Python, with a code of its own
         _forget_output()
-    if code == 128 + signal.SIGINT:  # everything is closed and told; torch's own end can take seconds
-        os._exit(code)
     sys.exit(code)
 
 

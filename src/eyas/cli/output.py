@@ -4,8 +4,11 @@ import json as json_module
 import math
 import os
 import re
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,22 +85,39 @@ def save_document(document: dict[str, Any], out: Path | None) -> None:
         write_text(out, printable(text) + "\n")  # an undecodable name is written as its escape
 
 
-def emit(document: dict[str, Any], text: str, *, json: bool, exit_code: int = 0) -> int:
+@contextmanager
+def ends_within_a_second(exit_code: int) -> Iterator[None]:
+    """For what is told after an interruption: end the process if it is not read (a full pipe, Ctrl-S)."""
+    if threading.current_thread() is not threading.main_thread():  # only there a signal can be handled
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, lambda *_: os._exit(exit_code))
+    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def emit(document: dict[str, Any], text: str, *, json: bool, exit_code: int = 0, was_interrupted: bool = False) -> int:
     """Print a command's result: `text` on stdout; with `json` the text goes to stderr and the object to stdout.
 
     Args:
         document: JSON-able, with a `schema` field such as "eyas.check/1"; nan and infinity are printed as null.
         text: the same for people, without a trailing newline.
         exit_code: what the command returns to the shell.
+        was_interrupted: whether the user asked for the end: a reader that does not read is then not waited for.
 
     Returns:
         `exit_code`, so that a command can end with `return emit(...)`.
     """
     assert "schema" in document, "every document names its schema"
-    if text:
-        _print(text, to_stderr=json)
-    if json:
-        print_json(document)
+    with ends_within_a_second(exit_code) if was_interrupted else nullcontext():
+        if text:
+            _print(text, to_stderr=json)
+        if json:
+            print_json(document)
     return exit_code
 
 

@@ -226,7 +226,7 @@ def _run(
     last = outcomes[-1]
     text = "\n".join([final_text(last.snapshot, where=str(last.folder)), *_outcome_lines(last)])
     document = last.as_document() | {"attempts": [str(o.folder) for o in outcomes]}
-    return emit(document, text, json=json, exit_code=last.exit_code)
+    return emit(document, text, json=json, exit_code=last.exit_code, was_interrupted=interrupts.asked())
 
 
 def _outcome_lines(outcome: LaunchOutcome) -> list[str]:

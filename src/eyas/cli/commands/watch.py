@@ -86,4 +86,4 @@ def watch(
     document |= {"recorded_verdict": verdict}
     text = final_text(last, where=str(folder or ""))
     text += f"\nverdict of its first minute: {verdict['words']}" if verdict else ""
-    return emit(document, text, json=json, exit_code=exit_code)
+    return emit(document, text, json=json, exit_code=exit_code, was_interrupted=interrupts.asked())
