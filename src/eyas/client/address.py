@@ -101,14 +101,14 @@ def open_http(address: ServerAddress, *, timeout_s: float = 60.0) -> "httpx.Clie
         headers={"Accept-Encoding": "identity", **address.headers},  # 13 kB of gzip can hold 4.8 GB
         timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
         trust_env=not address.is_loopback,
-        verify=_certificates(),
+        verify=certificates(),
         limits=httpx.Limits(max_connections=None),
     )
 
 
 @cache
-def _certificates() -> ssl.SSLContext:
-    """Reading them takes longer than most answers: once is enough."""
+def certificates() -> ssl.SSLContext:
+    """What TLS trusts. Reading them takes longer than most answers: once is enough."""
     import httpx
 
     return httpx.create_ssl_context()

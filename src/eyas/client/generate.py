@@ -7,7 +7,7 @@ which costs server and client a fraction of that.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eyas.client.address import (
@@ -49,7 +49,7 @@ def generate(
         ServerUnreachable: no server there, or silent for longer than the client's timeout.
         ServerRefused: an HTTP error, or an error object in the stream.
     """
-    route, body, stream = _request(address, prompt, options)
+    route, body, stream = request_of(address, prompt, options)
     headers: dict[str, str] = {}
     if dp_rank is not None:
         fields, headers = address.api.choose_rank(dp_rank, address.version)
@@ -64,12 +64,12 @@ def generate(
         try:
             require_plain(response, address, route)
             end = None if options.max_seconds is None else start + options.max_seconds
-            for event in _events(_lines(response, address, route, end, clock)):
-                _require_no_error(event, address, route)
+            for event in events(_lines(response, address, route, end, clock)):
+                require_no_error(event, address, route)
                 stream.take(event, clock() - start)
             return stream.result(clock() - start)
         except UNREADABLE as error:
-            raise _unreadable(address, route, error) from error
+            raise unreadable(address, route, error) from error
 
 
 def complete(
@@ -86,19 +86,19 @@ def complete(
         ServerUnreachable: no server there, or no answer within the client's timeout.
         ServerRefused: an HTTP error, or something that is not an answer.
     """
-    route, body, stream = _request(address, prompt, options)
+    route, body, stream = request_of(address, prompt, options)
     body.pop("stream_options", None)
     start = clock()
     try:
         event = post_json(http, address, route, {**body, "stream": False})
-        _require_no_error(event, address, route)
+        require_no_error(event, address, route)
         stream.take(event, clock() - start)
         return stream.result(clock() - start)
     except UNREADABLE as error:
-        raise _unreadable(address, route, error) from error
+        raise unreadable(address, route, error) from error
 
 
-def _request(
+def request_of(
     address: ServerAddress, prompt: Prompt, options: GenerationOptions
 ) -> tuple[str, dict[str, Any], AnswerStream]:
     """Route, body, and what takes the answer."""
@@ -109,7 +109,8 @@ def _request(
     return route, _openai_body(address, prompt, options), OpenAIStream(address.api, options.depth)
 
 
-def _require_no_error(event: Mapping[str, Any], address: ServerAddress, route: str) -> None:
+def require_no_error(event: Mapping[str, Any], address: ServerAddress, route: str) -> None:
+    """Raise `ServerRefused` for an error object."""
     if event.get("error"):
         raise ServerRefused(
             f"{route} ended with an error",
@@ -119,7 +120,8 @@ def _require_no_error(event: Mapping[str, Any], address: ServerAddress, route: s
         )
 
 
-def _unreadable(address: ServerAddress, route: str, error: Exception) -> ServerRefused:
+def unreadable(address: ServerAddress, route: str, error: Exception) -> ServerRefused:
+    """The error for an answer of another shape than its server's."""
     return ServerRefused(
         f"the answer of {route} cannot be read",
         address.url,
@@ -226,17 +228,18 @@ def _lines(
         late = end is not None and clock() > end
         if late or len(rest) > _MAX_LINE_BYTES or num_bytes > _MAX_STREAM_BYTES:
             size = f"{num_bytes} bytes" + (f", {len(rest)} of them in one line" if len(rest) > _MAX_LINE_BYTES else "")
-            raise AnswerEndless(
-                f"the answer of {route} has no end",
-                address.url,
-                "it had not ended when the time was up" if late else f"{size} arrived without an end",
-                "see what the server is doing: eyas watch",
-            )
+            why = "it had not ended when the time was up" if late else f"{size} arrived without an end"
+            raise endless(address, route, why)
         yield from (line.decode(errors="replace") for line in lines)
     yield rest.decode(errors="replace")
 
 
-def _events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+def endless(address: ServerAddress, route: str, why: str) -> AnswerEndless:
+    """The error for an answer that is too long, or takes too long."""
+    return AnswerEndless(f"the answer of {route} has no end", address.url, why, "see what it is doing: eyas watch URL")
+
+
+def events(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     """The JSON objects of a server-sent event stream, up to [DONE]."""
     for line in lines:
         if not line.startswith("data:"):

@@ -121,6 +121,21 @@ class Counters:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What a server says of itself that decides whether a measurement means something.
+
+    Attributes:
+        most_requests: it runs at most so many at once, all ranks together; None if it does not say.
+        remark: where that number comes from, for a person.
+        simulates: how it pretends to accept drafts, in its own words; "" if it does not, or does not say.
+    """
+
+    most_requests: int | None = None
+    remark: str = ""
+    simulates: str = ""
+
+
 class AnswerStream(Protocol):
     """A streamed answer, put together event by event."""
 
@@ -187,6 +202,8 @@ class ServerApi:
         extras_of: what an event of an OpenAI stream says of speculation, None if nothing.
         counts_of: (extras, depth) -> counts of the request.
         read_counters: (client, address, whether to ask the scheduler too) -> a reading; None = it has no counters.
+        read_limits: (client, address) -> how many requests it runs at once, and whether it only simulates; None = it
+            does not say.
         has_lifetime_counts: its counters hold acceptance per position, so that two readings can be compared.
         words: (version, K, accept length and accept rate as one line shows them) -> what its own figures mean.
         promql: PromQL of its accept length.
@@ -206,6 +223,7 @@ class ServerApi:
         acceptance=None
     )
     read_counters: Callable[["httpx.Client", "ServerAddress", bool], Counters] | None = None
+    read_limits: Callable[["httpx.Client", "ServerAddress"], ServerLimits] | None = None
     has_lifetime_counts: bool = False
     words: Callable[[str | None, int | None, float | None, float | None], tuple[str, ...]] = (
         lambda version, k, length, rate: ()

@@ -8,9 +8,10 @@ from cyclopts import Parameter
 
 from eyas import shipped
 from eyas.bench.batches import impossible_in_batches
-from eyas.bench.bench_config import BenchConfig
+from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
 from eyas.bench.compare import impossible, is_told, outcome, share_of_ceiling
 from eyas.bench.processor_wait import is_busy
+from eyas.bench.served.config import ServedBenchConfig
 from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
@@ -20,19 +21,27 @@ from eyas.records.eval_rows import files_of
 from eyas.talk import say_loading
 
 _DEFAULT = BenchConfig()
+_SERVED = ServedBenchConfig()
 
 
 def bench(
+    url: str | None = None,
     *,
-    target: TargetName,
-    draft: Path,
+    baseline: str | None = None,
+    target: TargetName | None = None,
+    draft: Path | None = None,
     engine: Literal["eyas"] = "eyas",
     data: Annotated[list[Path] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
     config: Annotated[BenchConfig, Parameter(name="*")] = _DEFAULT,
+    served: Annotated[ServedBenchConfig, Parameter(name="*")] = _SERVED,
     out: Path | None = None,
     json: JsonFlag = False,
 ) -> int:
-    """Speed of plain and speculative decoding on the same prompts: greedy, one stream or batches, all texts compared.
+    """Speed of plain and speculative decoding on the same prompts: of a server, or of eyas' own engine.
+
+    With a URL: any OpenAI-compatible server, alone or beside --baseline, the same target served without the draft. Both
+    get the same prompts and limits in turns; speeds, latencies, acceptance and texts are compared. The API key, if one
+    is needed, is read from EYAS_API_KEY. Without: eyas' own engine, greedy, one stream or batches, all texts compared.
 
     Arms take turns on each prompt. Each speedup is shown with its interval, the accept length, and the ceiling that the
     measured times of a round's parts allow. It is an error if speculation changes a text, or if a speedup exceeds the
@@ -40,16 +49,34 @@ def bench(
 
     Parameters
     ----------
+    url
+        Of the server that speculates: http://host:port.
+    baseline
+        URL of a server with the same target and flags, without speculation.
     draft
         Folder (or weight file) of the draft, in any format that eyas reads.
     engine
         Which engine runs the arms: `eyas` is eyas' own, in this process.
     data
         JSONL files as `eyas eval` reads them: `prompt_ids` with `response_ids` (the answers are not used), `messages`,
-        or `turns`. Default: the 16 prompts that ship with eyas.
+        or `turns` (of a server every turn is asked, and `category` is the set). Default: prompts that ship with eyas.
     out
-        Also write the JSON object to this file, even if the run is not valid.
+        Also write the JSON object to this file, even if the run is not valid. Of a server: an interrupted run resumes
+        from FILE.turns.jsonl.
     """
+    if url is not None:
+        if target is not None or draft is not None:
+            raise _one_subject("both were given", "leave out --target and --draft, or the URL")
+        from eyas.cli.served_bench import bench_url
+
+        return bench_url(url, baseline, data, config, served, out, json=json)
+    if target is None or draft is None:
+        raise _one_subject(
+            "neither a URL nor both --target and --draft were given", "eyas bench http://127.0.0.1:30000"
+        )
+    from eyas.cli.served_bench import require_no_url_options
+
+    require_no_url_options(served, baseline)
     assert engine == "eyas", "the only engine in process"
     rows = data or [shipped.eval_rows_path()]
     require_outputs([out], read=[*files_of_checkpoint(draft), *rows])
@@ -73,6 +100,10 @@ def bench(
         talk.line(render(document))
         raise refusal
     return emit(document, render(document), json=json)
+
+
+def _one_subject(why: str, do: str) -> BenchConfigInvalid:
+    return BenchConfigInvalid("what to measure is not clear", "eyas bench", why, do)
 
 
 def render(document: Mapping[str, Any]) -> str:

@@ -30,6 +30,7 @@ from eyas.client.server_api import (
     RequestCounts,
     ServerAnswer,
     ServerApi,
+    ServerLimits,
     TokenRoutes,
 )
 from eyas.contract.engines.version import at_least
@@ -246,6 +247,18 @@ def counters_of(samples: Sequence[Sample], info: Mapping[str, Any] | None, notes
     )
 
 
+def read_limits(http: "httpx.Client", address: ServerAddress) -> ServerLimits:
+    """With speculation SGLang runs at most 48 requests at once unless it was told another number (server_args.py)."""
+    info, _ = _server_info(http, address)
+    told = (info or {}).get("internal_states")
+    states = [s for s in told if isinstance(s, Mapping)] if isinstance(told, list) else []
+    each = [_count(s.get("effective_max_running_requests_per_dp")) for s in states]
+    most = sum(n for n in each if n) or _count((info or {}).get("max_running_requests"))
+    simulated = [f"{key}={value}" for key, value in (info or {}).items() if "simulate_acc" in key.lower() and value]
+    remark = "with speculation SGLang takes 48 where it is not told another number: --max-running-requests"
+    return ServerLimits(most_requests=most or None, remark=remark, simulates=", ".join(simulated)[:200])
+
+
 def _server_info(http: "httpx.Client", address: ServerAddress) -> tuple[Mapping[str, Any] | None, tuple[str, ...]]:
     routes = ["/server_info", "/get_server_info"] if at_least(address.version, "0.5.8") else ["/get_server_info"]
     for route in routes:
@@ -306,4 +319,5 @@ SERVING = ServerApi(
     read_counters=read_counters,
     words=words,
     promql="avg by (dp_rank) (sglang:spec_accept_length)",
+    read_limits=read_limits,
 )

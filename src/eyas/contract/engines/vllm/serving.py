@@ -10,13 +10,21 @@ What the names mean (read in the source of 0.25.1, 0.32.0 and 0.33.0, where they
   model's own end, else the token id or string of the request. `/tokenize` takes a `prompt` or `messages`.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eyas.client.address import ServerAddress, get_text
 from eyas.client.counters import consistent, progress_mark, whole_total
 from eyas.client.prometheus import Sample, by_label, parse, total
-from eyas.client.server_api import MOST_POSITIONS, Counters, RequestCounts, ServerApi, TokenRoutes
+from eyas.client.server_api import (
+    MOST_POSITIONS,
+    Counters,
+    RequestCounts,
+    ServerApi,
+    ServerLimits,
+    TokenRoutes,
+)
 from eyas.decode.accept_length import Acceptance
 
 if TYPE_CHECKING:
@@ -55,6 +63,13 @@ def counters_of(samples: Sequence[Sample]) -> Counters:
         progress_mark=progress_mark(samples, _PROGRESS),
         notes=() if samples else ("no /metrics: was the server started with --disable-log-stats?",),
     )
+
+
+def read_limits(http: "httpx.Client", address: ServerAddress) -> ServerLimits:
+    """`/server_info` exists in development mode only; `rejection_sample_method` "synthetic" accepts by a given rate."""
+    page = get_text(http, address, "/server_info") or ""
+    found = re.search(r"rejection_sample_method\W{1,6}synthetic", page)
+    return ServerLimits(simulates=found[0] if found else "")
 
 
 def of_metrics(samples: Sequence[Sample]) -> dict[str, Acceptance] | None:
@@ -117,6 +132,7 @@ SERVING = ServerApi(
     extras_of=lambda event: event.get("metrics"),
     counts_of=counts_of,
     read_counters=read_counters,
+    read_limits=read_limits,
     has_lifetime_counts=True,
     words=lambda version, k, length, rate: (
         "vLLM's Mean acceptance length: tokens per verify pass, bonus included; as here",

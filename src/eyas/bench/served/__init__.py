@@ -1,0 +1,1 @@
+"""A server measured over HTTP, alone or beside a baseline. No torch, no engine's name."""

@@ -1,0 +1,165 @@
+"""`eyas bench URL`: options to a measured server, and its record as tables."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from eyas import shipped
+from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
+from eyas.bench.served.config import ServedBenchConfig
+from eyas.cli.output import emit, require_outputs, save_document
+from eyas.cli.terminal import Terminal
+from eyas.records import fingerprint
+
+# what a URL takes of the options of eyas' own engine
+_SHARED = ("num_draft_tokens", "repeats", "max_new_tokens", "max_prompts", "seed")
+_NUM_RANDOM = 64
+
+
+def bench_url(
+    url: str,
+    baseline: str | None,
+    data: list[Path] | None,
+    config: BenchConfig,
+    served: ServedBenchConfig,
+    out: Path | None,
+    *,
+    json: bool,
+) -> int:
+    """Measure, print, save; the exit code."""
+    from eyas.bench.served.questions import random_questions, read_questions
+    from eyas.bench.served.run import Workload, bench_served
+    from eyas.contract.engines.server_at import server_at
+    from eyas.serve.look.subject import parse
+
+    _require_fitting(config, data, served)
+    talk = Terminal()
+    files = data or [shipped.conversations_path()]
+    journal = None if out is None else out.with_name(f"{out.name}.turns.jsonl")
+    require_outputs([out, journal], read=files)
+    if served.random_tokens is not None:
+        number = config.max_prompts or _NUM_RANDOM
+        questions, files = random_questions(served.random_tokens, number, config.seed), []
+    else:
+        questions = read_questions(files, config.max_prompts, talk)
+        if data is None:
+            talk.note(f"no --data: using the prompts that ship with eyas, {files[0]}")
+    work = Workload(
+        questions=questions,
+        repeats=config.repeats,
+        max_new_tokens=config.max_new_tokens,
+        depth=config.depths[0],
+        seed=config.seed,
+        is_meaningless=served.random_tokens is not None,
+        about={
+            "files": [file.name for file in files],
+            "num_questions": len(questions),
+            "fingerprint": fingerprint.of_json([[q.id, q.ids, list(q.begin), q.turns] for q in questions]),
+        },
+    )
+    key = os.environ.get("EYAS_API_KEY")
+    urls = [parse(one).url or one for one in (url, *([baseline] if baseline else []))]
+    server = server_at(urls[0], key)
+    other = server_at(urls[1], key) if baseline else None
+    record, turns = bench_served(server, other, work, served, journal_path=journal, talk=talk)
+    document = record.as_document()
+    save_document(document, out)
+    turns.remove()
+    if record.problem is not None:
+        talk.line(render(document))
+        raise record.problem
+    return emit(document, render(document), json=json)
+
+
+def require_no_url_options(served: ServedBenchConfig, baseline: str | None) -> None:
+    """Refuse what only a URL takes."""
+    given = [] if baseline is None else ["--baseline"]
+    given += [_flag(f.name) for f in fields(served) if getattr(served, f.name) != f.default]
+    if given:
+        _refuse(given, "eyas bench --engine eyas", "they are for a server", "give the server's URL, or leave them out")
+
+
+def _require_fitting(config: BenchConfig, data: list[Path] | None, served: ServedBenchConfig) -> None:
+    other = [_flag(f.name) for f in fields(config) if f.name not in _SHARED and getattr(config, f.name) != f.default]
+    if other:
+        do = "leave them out; the server was started with its own"
+        _refuse(other, "eyas bench URL", "they are for eyas' own engine in this process", do)
+    if len(config.depths) != 1 or config.is_adaptive:
+        do = "give one number, or leave it out"
+        _refuse(["-k"], "eyas bench URL", "a server has one number of draft tokens, set when it was started", do)
+    if data and served.random_tokens is not None:
+        _refuse(["--data", "--random-tokens"], "eyas bench URL", "one of them is what is asked", "leave one out")
+
+
+def _refuse(flags: list[str], where: str, why: str, do: str) -> None:
+    raise BenchConfigInvalid(f"{', '.join(flags)} cannot be used here", where, why, do)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def render(document: Mapping[str, Any]) -> str:
+    """The record as tables, verdict and notes."""
+    head = f"{'at a time':>9}  {'temp':>4}  {'tokens':>6}  {'server':<8}  {'tok/s (min - max)':<26}  {'per user':>8}"
+    lines = [f"{head}  {'TTFT ms':>8}  {'TPOT ms':>8}  {'p99':>8}  {'ITL p99':>8}  {'accept length (95 %)':<22}"]
+    for measured in document["points"]:
+        lines += [_row(measured["point"], name, figures) for name, figures in measured["figures"].items()]
+    speedups = [_speedup(measured) for measured in document["points"] if measured["comparison"]]
+    if speedups:
+        lines += [
+            "",
+            f"{'at a time':>9}  {'temp':>4}  {'tokens':>6}  speedup in total        per user (95 %)",
+            *speedups,
+        ]
+    accepted = document["points"][-1]["figures"]["server"]
+    lines += _acceptance(accepted)
+    return "\n".join([*lines, "", document["verdict"], *(f"note: {note}" for note in document["notes"])])
+
+
+def _row(point: Mapping[str, Any], name: str, figures: Mapping[str, Any]) -> str:
+    low, high = figures["tokens_per_s_low"], figures["tokens_per_s_high"]
+    speed = f"{figures['tokens_per_s']:.1f} ({low:.1f} - {high:.1f})"
+    accepted = figures["accepted"]
+    length = "–"
+    if accepted is not None:
+        length = f"{accepted['accept_length']:.3f} ({accepted['low']:.2f} - {accepted['high']:.2f})"
+    times = (
+        _ms(figures["ttft"]), _ms(figures["tpot"]), _ms(figures["tpot"], 99), _ms(figures["itl"], 99),
+    )  # fmt: skip
+    latencies = "  ".join(f"{time:>8}" for time in times)
+    user = f"{figures['tokens_per_s_per_user']:>8.1f}"
+    return f"{_place(point)}  {name:<8}  {speed:<26}  {user}  {latencies}  {length:<22}".rstrip()
+
+
+def _speedup(measured: Mapping[str, Any]) -> str:
+    c = measured["comparison"]
+    total = f"{c['speedup']:.2f} ({c['speedup_low']:.2f} - {c['speedup_high']:.2f})"
+    user = f"{c['per_user']:.2f} ({c['per_user_low']:.2f} - {c['per_user_high']:.2f})"
+    return f"{_place(measured['point'])}  {total:<22}  {user}"
+
+
+def _place(point: Mapping[str, Any]) -> str:
+    return f"{point['concurrency']:>9}  {point['temperature']:>4g}  {point['max_new_tokens']:>6}"
+
+
+def _ms(latency: Mapping[str, Any] | None, share: int | None = None) -> str:
+    if latency is None:
+        return "–"
+    return f"{1e3 * (latency['mean'] if share is None else latency['percentiles'][share]):.2f}"
+
+
+def _acceptance(figures: Mapping[str, Any]) -> list[str]:
+    accepted = figures["accepted"]
+    if accepted is None:
+        return []
+    shares = ", ".join(f"{share:.0%}" for share in accepted["per_position"])
+    mean = "" if accepted["request_mean"] is None else f"; mean over requests {accepted['request_mean']:.3f}"
+    lines = ["", f"accepted at draft 1, 2 …: {shares} of {accepted['rounds']} rounds{mean}"]
+    for title, parts in (("by set", figures["by_set"]), ("by prompt tokens", figures["by_context"])):
+        if parts:
+            told = [f"{name} {part['accept_length']:.2f}" for name, part in parts.items()]
+            lines.append(f"{title}: {', '.join(told)}")
+    return lines
