@@ -15,6 +15,8 @@ LIGHT = [
     "eyas.cli.app",
     "eyas.cli.commands.accept",
     "eyas.cli.commands.bench",
+    "eyas.cli.served_bench",
+    "eyas.bench.served.run",
     "eyas.cli.commands.chat",
     "eyas.cli.commands.check",
     "eyas.cli.commands.convert",
