@@ -86,7 +86,7 @@ def _serve(engine: str, wish: dict[str, object]) -> None:
         engine=engine,
         version=str(wish.get("version", "0.5.15.post1")),
         accepted=tuple(wish.get("accepted", (3, 1, 2, 0))),  # type: ignore[arg-type]
-        speculates=bool(wish.get("speculates", True)),
+        speculates=bool(wish.get("speculates", any("--speculative" in word for word in sys.argv))),
     )
     stub = StubServer(script, port=port)
     stub.health = 503 if engine == "sglang" else 200

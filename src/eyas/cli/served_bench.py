@@ -1,76 +1,122 @@
-"""`eyas bench URL`: options to a measured server, and its record as tables."""
+"""`eyas bench URL` and `--engine NAME`: options to measured servers, and their record as tables."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from eyas import shipped
 from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
-from eyas.bench.served.config import ServedBenchConfig
-from eyas.cli.output import emit, require_outputs, save_document
+from eyas.bench.served.config import ServedBenchConfig, StartOptions
+from eyas.cli.output import emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.terminal import Terminal
+from eyas.contract.engines.registry import EngineName
 from eyas.records import fingerprint
+
+if TYPE_CHECKING:
+    from eyas.bench.served.load import Arm
+    from eyas.bench.served.run import Workload
 
 # what a URL takes of the options of eyas' own engine
 _SHARED = ("num_draft_tokens", "repeats", "max_new_tokens", "max_prompts", "seed")
 _NUM_RANDOM = 64
 
 
-def bench_url(
-    url: str,
-    baseline: str | None,
-    data: list[Path] | None,
-    config: BenchConfig,
-    served: ServedBenchConfig,
-    out: Path | None,
-    *,
-    json: bool,
-) -> int:
-    """Measure, print, save; the exit code."""
-    from eyas.bench.served.questions import random_questions, read_questions
-    from eyas.bench.served.run import Workload, bench_served
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedRequest:
+    """What `eyas bench` of a server was given, beside the servers."""
+
+    data: list[Path] | None
+    config: BenchConfig
+    served: ServedBenchConfig
+    out: Path | None
+    json: bool
+
+
+def bench_url(url: str, baseline: str | None, request: ServedRequest) -> int:
+    """Measure servers that run already; the exit code."""
+    from eyas.bench.served.load import Arm
+    from eyas.bench.served.run import BASELINE, SERVER
     from eyas.contract.engines.server_at import server_at
     from eyas.serve.look.subject import parse
 
-    _require_fitting(config, data, served)
-    talk = Terminal()
-    files = data or [shipped.conversations_path()]
-    journal = None if out is None else out.with_name(f"{out.name}.turns.jsonl")
-    require_outputs([out, journal], read=files)
+    talk, work = _prepared(request, [])
+    key = os.environ.get("EYAS_API_KEY")
+    urls = [parse(one).url or one for one in (url, *([baseline] if baseline else []))]
+    arms = [Arm(name, server_at(one, key)) for name, one in zip((SERVER, BASELINE), urls, strict=False)]
+    return _measured([nullcontext(arms[::-1])], work, {"urls": urls}, request, talk)  # the baseline first
+
+
+def bench_engine_arms(
+    engine: EngineName, target: str, draft: Path, request: ServedRequest, options: StartOptions
+) -> int:
+    """Start an engine with the draft, then without, and measure both; the exit code."""
+    from eyas.bench.served.run import BASELINE, SERVER
+    from eyas.cli.served_arms import plans_of, started
+    from eyas.cli.target_option import target_folder
+
+    talk, work = _prepared(request, [*files_of_checkpoint(draft)])
+    folder = target_folder(target, talk).resolve()
+    plans = plans_of(engine, folder, draft, work.depth, options, talk)
+    for note in (*plans[SERVER].notes, *plans[SERVER].command.notes):
+        talk.note(note)
+    groups = [started(name, plans[name], options.runs, talk) for name in (SERVER, BASELINE)]
+    return _measured(groups, work, {name: plan.shell() for name, plan in plans.items()}, request, talk)
+
+
+def _prepared(request: ServedRequest, read: list[Path]) -> "tuple[Terminal, Workload]":
+    """What is asked; every refusal that needs no server comes here."""
+    from eyas.bench.served.questions import random_questions, read_questions
+    from eyas.bench.served.run import Workload
+
+    config, served, talk = request.config, request.served, Terminal()
+    _require_fitting(config, request.data, served)
+    files = request.data or [shipped.conversations_path()]
+    require_outputs([request.out, _journal(request)], read=[*files, *read])
     if served.random_tokens is not None:
         number = config.max_prompts or _NUM_RANDOM
         questions, files = random_questions(served.random_tokens, number, config.seed), []
     else:
         questions = read_questions(files, config.max_prompts, talk)
-        if data is None:
+        if request.data is None:
             talk.note(f"no --data: using the prompts that ship with eyas, {files[0]}")
-    work = Workload(
+    asked = fingerprint.of_json([[q.id, q.ids, list(q.begin), q.turns] for q in questions])
+    return talk, Workload(
         questions=questions,
         repeats=config.repeats,
         max_new_tokens=config.max_new_tokens,
         depth=config.depths[0],
         seed=config.seed,
         is_meaningless=served.random_tokens is not None,
-        about={
-            "files": [file.name for file in files],
-            "num_questions": len(questions),
-            "fingerprint": fingerprint.of_json([[q.id, q.ids, list(q.begin), q.turns] for q in questions]),
-        },
+        about={"files": [file.name for file in files], "num_questions": len(questions), "fingerprint": asked},
     )
-    key = os.environ.get("EYAS_API_KEY")
-    urls = [parse(one).url or one for one in (url, *([baseline] if baseline else []))]
-    server = server_at(urls[0], key)
-    other = server_at(urls[1], key) if baseline else None
-    record, turns = bench_served(server, other, work, served, journal_path=journal, talk=talk)
+
+
+def _journal(request: ServedRequest) -> Path | None:
+    return None if request.out is None else request.out.with_name(f"{request.out.name}.turns.jsonl")
+
+
+def _measured(
+    groups: "Sequence[AbstractContextManager[Sequence[Arm]]]",
+    work: "Workload",
+    subject: Mapping[str, Any],
+    request: ServedRequest,
+    talk: Terminal,
+) -> int:
+    from eyas.bench.served.run import bench_served
+
+    record, turns = bench_served(
+        groups, work, request.served, subject=subject, journal_path=_journal(request), talk=talk
+    )
     document = record.as_document()
-    save_document(document, out)
+    save_document(document, request.out)
     turns.remove()
     if record.problem is not None:
         talk.line(render(document))
         raise record.problem
-    return emit(document, render(document), json=json)
+    return emit(document, render(document), json=request.json)
 
 
 def require_no_url_options(served: ServedBenchConfig, baseline: str | None) -> None:

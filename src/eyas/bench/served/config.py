@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -90,6 +91,30 @@ class ServedBenchConfig:
         """The sweep."""
         every = product(self.lengths(max_new_tokens), self.temperatures, self.concurrencies)
         return [Point(concurrency=c, temperature=t, max_new_tokens=n) for n, t, c in every]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartOptions:
+    """How the servers are started."""
+
+    python: str | None = None
+    """With --engine of another: interpreter of the engine's environment; default is the one that runs eyas."""
+
+    pythonpath: str | None = None
+    """With --engine of another: folder(s) to put before PYTHONPATH."""
+
+    tensor_parallel: Annotated[int, Parameter(name=["--tensor-parallel", "--tp"])] = 1
+    """With --engine of another: GPUs that one copy of the target is spread over."""
+
+    port: int | None = None
+    """With --engine of another: HTTP port; default is the engine's."""
+
+    engine_flags: str = ""
+    """With --engine of another: its further flags in one text, such as "--mem-fraction-static 0.8"; both servers get
+    them, those of speculation only the one with the draft."""
+
+    runs: Path = Path("runs")
+    """With --engine of another: folder that gets one folder per launch, as of `eyas serve`."""
 
 
 def _whole(text: str, least: int, most: int) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from eyas.bench.served.questions import Question
-from eyas.client.address import ServerAddress, ServerRefused
+from eyas.client.address import ServerAddress, ServerRefused, ServerUnreachable
 from eyas.client.server_api import GenerationOptions, Prompt, ServerAnswer
 from eyas.client.streams import Arrived, StreamConnection
 from eyas.client.tokens import ids_of_messages
@@ -89,11 +89,7 @@ class Arm:
     ids: dict[str, list[int]] = field(default_factory=dict)
 
     def tokenise(self, http: "httpx.Client", questions: Sequence[Question]) -> None:
-        """Turn messages into token ids by the server's own chat template, where it does that: answers to ids tell most.
-
-        Raises:
-            ServerUnreachable.
-        """
+        """Turn messages into token ids by the server's own chat template, where it does that: answers to ids tell most."""
         routes = self.address.api.tokens
         if routes is None or not routes.takes_messages(self.address.version):
             return
@@ -101,7 +97,7 @@ class Arm:
             for question in questions:
                 if question.begin and not question.turns:
                     self.ids[question.id] = ids_of_messages(http, self.address, question.begin)
-        except ServerRefused:
+        except (ServerRefused, ServerUnreachable):
             self.ids.clear()
 
     def prompt(self, question: Question, answers: Sequence[str]) -> Prompt:

@@ -1,8 +1,8 @@
 """`eyas bench URL`: servers, questions and a sweep to one record."""
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     import httpx
 
 SCHEMA = "eyas.bench-served/1"
+SERVER, BASELINE = "server", "baseline"
 _SILENCE_S = 60.0
+_WARM_UP_TOKENS = 32
 _SETTLE_S, _SETTLE_STEP_S = 2.0, 0.1  # counters may come later than the last answer
 
 
@@ -121,15 +123,24 @@ class ServedBenchRecord:
 
 
 def bench_served(
-    server: ServerAddress,
-    baseline: ServerAddress | None,
+    groups: Iterable[AbstractContextManager[Sequence[Arm]]],
     work: Workload,
     config: ServedBenchConfig,
     *,
+    subject: Mapping[str, Any],
     journal_path: Path | None,
     talk: Talk,
 ) -> tuple[ServedBenchRecord, Journal]:
-    """Measure a server, beside a baseline if there is one: in turns, on the same prompts and limits.
+    """Measure servers on the same prompts and limits.
+
+    Args:
+        groups: servers that live at the same time, and take turns; one group after another. Over all groups there is a
+            "server" and perhaps a "baseline".
+        work: what is asked.
+        config: the sweep.
+        subject: what the servers are, before they live: turns of another subject are not resumed.
+        journal_path: where turns are kept until the record is written; None = nowhere.
+        talk: progress and notes.
 
     Returns:
         the record, and the journal of its turns, to be removed once the record is written.
@@ -138,61 +149,100 @@ def bench_served(
         AcceptanceSimulated: a server says, or its counts show, that it only simulates acceptance.
         PromptsDiffer: the servers read other ids.
         ServerUnreachable, ServerRefused: a request failed; the turns before it are kept in the journal.
+        What the groups raise.
     """
-    arms = [Arm("server", server)]
-    if baseline is not None:
-        arms = [Arm("baseline", baseline), *arms]
-    with ExitStack() as stack:
-        https = [stack.enter_context(open_http(arm.address, timeout_s=_SILENCE_S)) for arm in arms]
-        limits = [_limits(http, arm) for http, arm in zip(https, arms, strict=True)]
-        notes = _prepare(arms, https, work, talk)
-        points, equalised = _equalised(config.points(work.max_new_tokens), limits)
-        for note in equalised:
-            talk.note(note)
-        settings = _settings(work, config, arms)
-        journal = Journal(journal_path, fingerprint.of_json([settings, work.about, [str(p) for p in points]]), talk)
-        runner = _Runner(arms, https, work, config, journal, talk)
-        measured = [runner.measure(point) for point in points]
-    notes = [*notes, *equalised, *runner.notes, *_notes(measured, work)]
+    settings = _settings(work, config)
+    journal = Journal(journal_path, fingerprint.of_json([settings, dict(work.about), dict(subject)]), talk)
+    runner = _Runner(work=work, config=config, journal=journal, talk=talk, seed=work.seed)
+    points: list[Point] = list(config.points(work.max_new_tokens))
+    for number, group in enumerate(groups):
+        with group as arms, ExitStack() as stack:
+            runner.arms = arms
+            runner.https = [stack.enter_context(open_http(arm.address, timeout_s=_SILENCE_S)) for arm in arms]
+            points = runner.begin(points, is_first=not number)
+            for point in points:
+                runner.measure(point)
+    measured = [runner.point(point) for point in points]
     problem = runner.traffic or _handicap(measured)
-    servers = {
-        a.name: {**_about(a.address), "most_requests": n.most_requests} for a, n in zip(arms, limits, strict=True)
-    }
     record = ServedBenchRecord(
-        servers=servers,
+        servers=runner.servers,
         points=measured,
         settings=settings,
         data=work.about,
-        notes=notes,
+        notes=[*dict.fromkeys([*runner.notes, *_notes(measured, work)])],
         verdict=_verdict(measured, work, problem),
         problem=problem,
     )
     return record, journal
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Runner:
-    """Takes turns, and keeps what both servers' counters say beside them."""
+    """Takes turns, and keeps what the servers' counters say beside them."""
 
-    arms: Sequence[Arm]
-    https: Sequence["httpx.Client"]
     work: Workload
     config: ServedBenchConfig
     journal: Journal
     talk: Talk
+    seed: int
+    arms: Sequence[Arm] = ()
+    https: "Sequence[httpx.Client]" = ()
     traffic: OtherTraffic | None = None
     notes: list[str] = field(default_factory=list)
+    servers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _turns: dict[tuple[Point, str], list[ServedTurn]] = field(default_factory=dict)
+    _counts: dict[tuple[Point, str], list[Acceptance | None]] = field(default_factory=dict)
+    _ids: Mapping[str, list[int]] | None = None
 
-    def measure(self, point: Point) -> MeasuredPoint:
-        """All turns of one point, the first of each server as warm-up."""
-        turns: dict[str, list[ServedTurn]] = {arm.name: [] for arm in self.arms}
-        counts: dict[str, list[Acceptance | None]] = {arm.name: [] for arm in self.arms}
+    def begin(self, points: list[Point], *, is_first: bool) -> list[Point]:
+        """Make the group's servers read the same, and give all the same limit of requests; the points to measure."""
+        limits = [_limits(http, arm) for http, arm in zip(self.https, self.arms, strict=True)]
+        for arm, limit in zip(self.arms, limits, strict=True):
+            self.servers[arm.name] = {**_about(arm.address), "most_requests": limit.most_requests}
+        self._tokenise()
+        cut, note = _equalised(points, limits)
+        if note and is_first:
+            self._note(note)
+        elif note:
+            self._note(f"{note}; the server that was measured before ran more")
+        for arm, http in zip(self.arms, self.https, strict=True):
+            seen = _read(http, arm.address) if arm.name == BASELINE else None
+            if seen is not None and seen.speculates:
+                self._note("the baseline says that it speculates too: the speedup is one of two drafts")
+        return cut if is_first else points
+
+    def _tokenise(self) -> None:
+        for arm, http in zip(self.arms, self.https, strict=True):
+            arm.tokenise(http, self.work.questions)
+        if not all(arm.ids for arm in self.arms) or self._ids == {}:
+            for arm in self.arms:
+                arm.ids.clear()
+            if any(question.begin for question in self.work.questions):
+                self._note("messages are sent as chat completions, with each server's own chat template")
+        first = self.arms[0].ids if self._ids is None else self._ids
+        for arm in self.arms:
+            if name := next((name for name, ids in first.items() if arm.ids.get(name) != ids), None):
+                raise PromptsDiffer(
+                    "the two servers make other token ids of the same messages",
+                    f"prompt {name}",
+                    "their tokenizers or chat templates differ, so that they do not answer the same prompts",
+                    "serve the same target with the same chat template in both",
+                )
+        self._ids = dict(first)
+
+    def _note(self, text: str) -> None:
+        self.talk.note(text)
+        self.notes.append(text)
+
+    def measure(self, point: Point) -> None:
+        """All turns of one point by the servers that live now, the first of each as warm-up."""
         names = [f"{point}: {arm.name}, repeat {n}" for n in range(self.work.repeats) for arm in self.arms]
         is_done = all(self.journal.get(name) is not None for name in names)
         with self.talk.progress(str(point), len(names), "turns") as bar:
             for number, arm in enumerate(() if is_done else self.arms):
                 bar.say(f"{arm.name}: warm-up")
-                self._turn(number, replace(point, max_new_tokens=min(point.max_new_tokens, 32)), point.concurrency)
+                short = replace(point, max_new_tokens=min(point.max_new_tokens, _WARM_UP_TOKENS))
+                self._turn(number, short, point.concurrency)
             for repeat in range(self.work.repeats):
                 order = list(enumerate(self.arms))
                 for number, arm in order[:: -1 if repeat % 2 else 1]:
@@ -201,11 +251,10 @@ class _Runner:
                     turn, seen = kept if kept is not None else self._turn(number, point, None)
                     if kept is None:
                         self.journal.add(name, turn, seen)
-                    turns[arm.name].append(turn)
-                    counts[arm.name].append(seen)
+                    self._turns.setdefault((point, arm.name), []).append(turn)
+                    self._counts.setdefault((point, arm.name), []).append(seen)
                     bar.advance()
                     bar.say(f"{arm.name}: {sum(one.num_tokens for one in turn.asked) / turn.seconds:.1f} tok/s")
-        return self._point(point, turns, counts)
 
     def _turn(self, number: int, point: Point, first: int | None) -> tuple[ServedTurn, Acceptance | None]:
         """One turn of one server over all questions, or the `first` of them; and what its counters say of it."""
@@ -241,26 +290,26 @@ class _Runner:
                 "measure when it is idle",
             )
 
-    def _point(
-        self, point: Point, turns: Mapping[str, Sequence[ServedTurn]], counts: Mapping[str, Sequence[Acceptance | None]]
-    ) -> MeasuredPoint:
-        seed = self.work.seed
+    def point(self, point: Point) -> MeasuredPoint:
+        """The figures of one point, once all servers were measured."""
+        turns = {name: own for (at, name), own in self._turns.items() if at == point}
         figures = {
-            name: figures_of(own, pooled_of(counts[name]), self.work.depth, seed=seed) for name, own in turns.items()
+            name: figures_of(own, pooled_of(self._counts[point, name]), self.work.depth, seed=self.seed)
+            for name, own in turns.items()
         }
-        accepted = figures["server"].accepted
+        accepted = figures[SERVER].accepted
         if looks_simulated(accepted):
-            require_real(self.arms[-1].address.url, "every verify pass accepted the same number of drafts")
+            require_real(self.servers[SERVER]["url"], "every verify pass accepted the same number of drafts")
         for own in turns.values():
             told = {note for turn in own for one in turn.asked for note in one.answer.counts.notes}
             self.notes += [note for note in sorted(told)[:8] if note not in self.notes]
         clients = [turn.client for own in turns.values() for turn in own]
-        is_greedy = point.temperature == 0
+        plain, is_greedy = turns.get(BASELINE), point.temperature == 0
         return MeasuredPoint(
             point=point,
             figures=figures,
-            comparison=compare_served(turns["baseline"], turns["server"], accepted, is_greedy=is_greedy, seed=seed)
-            if "baseline" in turns
+            comparison=compare_served(plain, turns[SERVER], accepted, is_greedy=is_greedy, seed=self.seed)
+            if plain
             else None,
             client_busy=max(client.busy for client in clients),
             client_late_s=max(client.late_s for client in clients),
@@ -275,48 +324,17 @@ def _limits(http: "httpx.Client", arm: Arm) -> ServerLimits:
     return limits
 
 
-def _prepare(arms: Sequence[Arm], https: Sequence["httpx.Client"], work: Workload, talk: Talk) -> list[str]:
-    """Make every server read the same ids; notes."""
-    for arm, http in zip(arms, https, strict=True):
-        arm.tokenise(http, work.questions)
-    notes = []
-    if not all(arm.ids for arm in arms):
-        for arm in arms:
-            arm.ids.clear()
-        if any(question.begin for question in work.questions):
-            notes.append("messages are sent as chat completions, with each server's own chat template")
-    elif arms[0].ids != arms[-1].ids:
-        name = next(name for name, ids in arms[0].ids.items() if ids != arms[-1].ids.get(name))
-        raise PromptsDiffer(
-            "the two servers make other token ids of the same messages",
-            f"prompt {name}",
-            "their tokenizers or chat templates differ, so that they do not answer the same prompts",
-            "serve the same target with the same chat template in both",
-        )
-    baseline = arms[0] if len(arms) > 1 else None
-    if baseline is not None and (seen := _read(https[0], baseline.address)) is not None and seen.speculates:
-        notes.append(
-            "the baseline says that it speculates too: the speedup is one of two drafts, not over plain decoding"
-        )
-    for note in notes:
-        talk.note(note)
-    return notes
-
-
-def _equalised(points: Sequence[Point], limits: Sequence[ServerLimits]) -> tuple[list[Point], list[str]]:
+def _equalised(points: Sequence[Point], limits: Sequence[ServerLimits]) -> tuple[list[Point], str]:
     """No more requests at once than every server runs: what waits in one queue only is not what the other does."""
-    known = [limit.most_requests for limit in limits if limit.most_requests]
-    most = min(known, default=None)
+    most = min((limit.most_requests for limit in limits if limit.most_requests), default=None)
     over = [] if most is None else [point.concurrency for point in points if point.concurrency > most]
     if not over or most is None:
-        return list(points), []
-    remark = next((f" ({one.remark})" for one in limits if one.most_requests == most and one.remark), "")
+        return list(points), ""
     cut = [replace(point, concurrency=min(point.concurrency, most)) for point in points]
-    note = (
-        f"a server runs at most {most} requests at once, so {', '.join(map(str, sorted(set(over))))} became {most} for"
-        f" all{remark}"
-    )
-    return list(dict.fromkeys(cut)), [note]
+    remark = next((f" ({one.remark})" for one in limits if one.most_requests == most and one.remark), "")
+    told = ", ".join(map(str, sorted(set(over))))
+    note = f"a server runs at most {most} requests at once, so {told} became {most} for all{remark}"
+    return list(dict.fromkeys(cut)), note
 
 
 def _read(http: "httpx.Client", address: ServerAddress) -> Counters | None:
@@ -352,7 +370,7 @@ def _about(address: ServerAddress) -> dict[str, Any]:
     return {"url": address.url, "engine": address.api.name, "version": address.version, "model": address.model}
 
 
-def _settings(work: Workload, config: ServedBenchConfig, arms: Sequence[Arm]) -> dict[str, Any]:
+def _settings(work: Workload, config: ServedBenchConfig) -> dict[str, Any]:
     return {
         "client": f"eyas {__version__}",
         "repeats": work.repeats,
@@ -362,9 +380,7 @@ def _settings(work: Workload, config: ServedBenchConfig, arms: Sequence[Arm]) ->
         "num_draft_tokens": work.depth,
         "seed": work.seed,
         "ignore_eos": work.is_meaningless,
-        "prompts_as": "token ids of the server's chat template" if arms[0].ids else "as they are",
-        "order": "servers take turns over all prompts, each repeat in the other order; the first turn warms up",
-        "servers": [_about(arm.address) for arm in arms],
+        "order": "servers that live at the same time take turns, each repeat in the other order; the first warms up",
     }
 
 
@@ -403,7 +419,7 @@ def _why_late(one: MeasuredPoint) -> str:
 
 def _handicap(measured: Sequence[MeasuredPoint]) -> BaselineHandicapped | None:
     found = (
-        handicapped(one.comparison, one.figures["server"].accepted, str(one.point))
+        handicapped(one.comparison, one.figures[SERVER].accepted, str(one.point))
         for one in measured
         if one.comparison is not None
     )
@@ -416,7 +432,7 @@ def _verdict(measured: Sequence[MeasuredPoint], work: Workload, problem: EyasErr
         if one.comparison is not None:
             lines.append(f"{one.point}: {one.comparison.verdict}")
         else:
-            own = one.figures["server"]
+            own = one.figures[SERVER]
             length = "" if own.accepted is None else f", accept length {own.accepted.accept_length:.2f}"
             lines.append(f"{one.point}: {own.tokens_per_s:.1f} tok/s in total{length}")
     if measured and measured[0].comparison is not None and not work.is_meaningless:

@@ -11,17 +11,18 @@ from eyas.bench.batches import impossible_in_batches
 from eyas.bench.bench_config import BenchConfig, BenchConfigInvalid
 from eyas.bench.compare import impossible, is_told, outcome, share_of_ceiling
 from eyas.bench.processor_wait import is_busy
-from eyas.bench.served.config import ServedBenchConfig
+from eyas.bench.served.config import ServedBenchConfig, StartOptions
 from eyas.cli.output import JsonFlag, emit, files_of_checkpoint, require_outputs, save_document
 from eyas.cli.target_option import TargetName, cache_folder, target_folder
 from eyas.cli.terminal import Terminal
+from eyas.contract.engines.registry import EngineName
 from eyas.contract.files.read_checkpoint import require_checkpoint
 from eyas.records.bench_record import arm_words
 from eyas.records.eval_rows import files_of
 from eyas.talk import say_loading
 
 _DEFAULT = BenchConfig()
-_SERVED = ServedBenchConfig()
+_SERVED, _START = ServedBenchConfig(), StartOptions()
 
 
 def bench(
@@ -30,10 +31,11 @@ def bench(
     baseline: str | None = None,
     target: TargetName | None = None,
     draft: Path | None = None,
-    engine: Literal["eyas"] = "eyas",
+    engine: EngineName | Literal["eyas"] = "eyas",
     data: Annotated[list[Path] | None, Parameter(name="--data", consume_multiple=True, negative="")] = None,
     config: Annotated[BenchConfig, Parameter(name="*")] = _DEFAULT,
     served: Annotated[ServedBenchConfig, Parameter(name="*")] = _SERVED,
+    start: Annotated[StartOptions, Parameter(name="*")] = _START,
     out: Path | None = None,
     json: JsonFlag = False,
 ) -> int:
@@ -56,7 +58,8 @@ def bench(
     draft
         Folder (or weight file) of the draft, in any format that eyas reads.
     engine
-        Which engine runs the arms: `eyas` is eyas' own, in this process.
+        Which engine runs both arms: `eyas` is eyas' own, in this process; another is started with the draft, measured,
+        and started again without speculation.
     data
         JSONL files as `eyas eval` reads them: `prompt_ids` with `response_ids` (the answers are not used), `messages`,
         or `turns` (of a server every turn is asked, and `category` is the set). Default: prompts that ship with eyas.
@@ -64,20 +67,29 @@ def bench(
         Also write the JSON object to this file, even if the run is not valid. Of a server: an interrupted run resumes
         from FILE.turns.jsonl.
     """
-    if url is not None:
-        if target is not None or draft is not None:
-            raise _one_subject("both were given", "leave out --target and --draft, or the URL")
-        from eyas.cli.served_bench import bench_url
+    from eyas.cli.served_bench import ServedRequest, bench_engine_arms, bench_url, require_no_url_options
 
-        return bench_url(url, baseline, data, config, served, out, json=json)
+    request = ServedRequest(data=data, config=config, served=served, out=out, json=json)
+    if url is not None:
+        if target is not None or draft is not None or engine != "eyas" or start != _START:
+            raise _one_subject(
+                "both were given", "leave out --target, --draft and --engine with its options, or the URL"
+            )
+        return bench_url(url, baseline, request)
     if target is None or draft is None:
         raise _one_subject(
             "neither a URL nor both --target and --draft were given", "eyas bench http://127.0.0.1:30000"
         )
-    from eyas.cli.served_bench import require_no_url_options
-
+    if engine != "eyas":
+        if baseline is not None:
+            raise _one_subject("--engine starts its own baseline", "leave out --baseline, or give two URLs")
+        require_checkpoint(draft)
+        return bench_engine_arms(engine, target, draft, request, start)
+    if start != _START:
+        raise _one_subject(
+            "options to start a server were given, and none is started", "give --engine, or leave them out"
+        )
     require_no_url_options(served, baseline)
-    assert engine == "eyas", "the only engine in process"
     rows = data or [shipped.eval_rows_path()]
     require_outputs([out], read=[*files_of_checkpoint(draft), *rows])
     require_checkpoint(draft)

@@ -110,6 +110,7 @@ class Launching(Protocol):
         help_words: words after the interpreter that print its flags.
         default_port: of its HTTP server.
         memory_share: part of a GPU's memory that it takes for weights and caches; `memory_flag` sets another.
+        speculation_flags: what its flags of speculation begin with; () = they are in a file, not on the command line.
         key_variable: environment variable that it reads an API key from; None = it needs a private file.
         flags: which flags each version knows.
     """
@@ -124,6 +125,8 @@ class Launching(Protocol):
     def memory_share(self) -> float: ...
     @property
     def memory_flag(self) -> str: ...
+    @property
+    def speculation_flags(self) -> tuple[str, ...]: ...
     @property
     def key_variable(self) -> str | None: ...
     @property

@@ -59,6 +59,24 @@ def launch(
 ) -> LaunchOutcome:
     """Start what was planned and stay with it until it ends or is to be stopped.
 
+    Raises: as `opened`.
+    """
+    with opened(plan, settings, view, interrupts, clock=clock, experiment=experiment) as run:
+        return _finish(run, run.until_end(), experiment)
+
+
+@contextmanager
+def opened(
+    plan: LaunchPlan,
+    settings: LaunchSettings,
+    view: View,
+    interrupts: Interrupts,
+    *,
+    clock: Clock | None = None,
+    experiment: Experiment | None = None,
+) -> Iterator[RunningServer]:
+    """Start what was planned; nothing of it outlives the block.
+
     Raises:
         PortBusy: the port is in use already.
         EngineNotStarted: the command cannot be executed.
@@ -92,7 +110,7 @@ def launch(
     ):
         process = start_process([*argv, *key_words], plan.environment.variables, folder, inherited=inherited)
         try:
-            run = RunningServer(
+            yield RunningServer(
                 plan,
                 settings,
                 view,
@@ -103,9 +121,14 @@ def launch(
                 _supervisor(plan, settings, folder, process, api_key, interrupts),
                 api_key,
             )
-            return _finish(run, run.until_end(), experiment)
         finally:
             process.close()
+
+
+def stopped(run: RunningServer) -> StopOutcome:
+    """End a server that is not needed any more, well."""
+    run.supervisor.note_stop_asked()
+    return stop(run.process, hurry=run.interrupts.hurry, on_wait=run.say_waiting, clock=run.clock)
 
 
 def launch_with_retries(
@@ -156,16 +179,14 @@ def _changes(stall: Stall | None) -> tuple[Experiment, ...]:
 
 
 def _finish(run: RunningServer, snapshot: Snapshot, experiment: Experiment | None) -> LaunchOutcome:
-    stopped: StopOutcome | None = None
-    if not snapshot.state.is_final or not run.process.is_gone:
-        run.supervisor.note_stop_asked()
-        stopped = stop(run.process, hurry=run.interrupts.hurry, on_wait=run.say_waiting, clock=run.clock)
+    is_over = snapshot.state.is_final and run.process.is_gone
+    ended = None if is_over else stopped(run)
     outcome = LaunchOutcome(
         folder=run.folder.path,
         snapshot=snapshot,
         ready_s=run.ready_s,
         verdict=run.verdict,
-        stopped=stopped,
+        stopped=ended,
         experiment=experiment,
     )
     run.supervisor.journal.write("outcome.json", outcome.as_document)

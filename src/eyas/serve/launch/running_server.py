@@ -64,6 +64,16 @@ class RunningServer:
             if self._parity is not None:
                 self._contained.run("ending the replay", self._parity.stop, None)
 
+    def until_ready(self) -> Snapshot:
+        """Look and show until it serves, has ended, stalls, or the user interrupts."""
+        while True:
+            snapshot = self._look()
+            if snapshot.state.is_serving or self.interrupts.asked() or self._has_ended(snapshot):
+                return snapshot
+            if snapshot.state is StateName.STALLED:
+                return snapshot
+            self._contained.run("waiting", lambda: self.clock.sleep(self.settings.poll_s), None)
+
     def _until_end(self) -> Snapshot:
         stalled: Snapshot | None = None
         while True:

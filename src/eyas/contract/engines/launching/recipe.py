@@ -1,7 +1,7 @@
 """What an engine's command is composed from and what comes out. Each engine's `launching.py` composes."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -224,6 +224,20 @@ def _scaled_length(scaling: Mapping[str, Any], length: int) -> int:
         factor = 1
     plain = isinstance(factor, int | float) and not isinstance(factor, bool) and 0 < factor < 1 << 20
     return int(length * (factor if plain else 1))
+
+
+def without_speculation(command: EngineCommand, prefixes: Sequence[str]) -> EngineCommand:
+    """The same command without the flags that begin so, and their values: what a draft is measured against."""
+    argv, drops_value = [], False
+    for word in command.argv:
+        is_flag = word.startswith("--")
+        if drops_value and not is_flag:
+            drops_value = False
+            continue
+        drops_value = is_flag and word.startswith(tuple(prefixes)) and "=" not in word
+        if not (is_flag and word.startswith(tuple(prefixes))):
+            argv.append(word)
+    return replace(command, argv=tuple(argv))
 
 
 def config_length(headers: Checkpoint | None) -> int | None:

@@ -45,6 +45,7 @@ class SGLangLaunching:
     # SGLang keeps at least 10 GiB free on a GPU above 60 GiB. Source: memory_hook.py
     memory_share = 0.88
     memory_flag = "--mem-fraction-static"
+    speculation_flags = ("--speculative-",)
     key_variable = None
 
     def __init__(self, engine: ServingEngine) -> None:

@@ -39,6 +39,7 @@ class TensorRTLLMLaunching:
     # of what the weights leave, for the cache alone: no flag means the share of a whole GPU
     memory_share = 0.9
     memory_flag = ""
+    speculation_flags: tuple[str, ...] = ()
     key_variable = None
 
     def __init__(self, engine: ServingEngine) -> None:

@@ -44,6 +44,7 @@ class VllmLaunching:
     default_port = 8000
     memory_share = 0.92  # Source: config/cache.py
     memory_flag = "--gpu-memory-utilization"
+    speculation_flags = ("--speculative-config", "--per-request-spec-decode-metrics")
     key_variable = "VLLM_API_KEY"
 
     def __init__(self, engine: ServingEngine) -> None:
