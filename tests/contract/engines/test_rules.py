@@ -8,8 +8,11 @@ from typing import Any, Literal
 
 import pytest
 
+from drafts import write_draft, write_target
+from eyas.contract.check.check import check
 from eyas.contract.engines.loading.load_rules import LoadRules, read_rules
-from eyas.contract.engines.registry import all_engines
+from eyas.contract.engines.registry import all_engines, parse_engine
+from eyas.contract.files.read_checkpoint import read_checkpoint, read_target_checkpoint
 
 HINTS = typing.get_type_hints(LoadRules)
 
@@ -72,3 +75,27 @@ def test_every_bad_launch_in_words_is_one_that_the_code_finds():
     for table in tables:
         code = "".join(path.read_text() for path in table.parent.glob("*.py"))
         assert [name for name in tomllib.loads(table.read_text()) if f'"{name}"' not in code] == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind", "is_refused"),
+    [
+        ("sglang==0.5.9", "proportional", True),
+        ("sglang==0.5.10", "proportional", True),
+        ("sglang==0.5.11", "proportional", False),
+        ("sglang==0.5.23", "ntk", True),
+        ("sglang==0.5.23", "yarn", False),
+        ("vllm==0.33.0", "ntk", False),
+        ("vllm==0.33.0", "dual_chunk", True),
+    ],
+)
+def test_a_kind_of_rope_that_an_engine_does_not_compute_is_a_crash_there(
+    engine: str, kind: str, is_refused: bool, tmp_path: Path
+):
+    target = read_target_checkpoint(write_target(tmp_path / "t"))
+    scaling = {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 64}
+    draft = read_checkpoint(write_draft(tmp_path / "d", extra_config={"rope_scaling": scaling}))
+
+    ledger = check(draft, target, [parse_engine(engine)]).ledgers[engine]
+
+    assert ("rope-type-refused" in {reason.code for reason in ledger.reasons}) == is_refused

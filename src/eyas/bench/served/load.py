@@ -89,7 +89,7 @@ class Arm:
     ids: dict[str, list[int]] = field(default_factory=dict)
 
     def tokenise(self, http: "httpx.Client", questions: Sequence[Question]) -> None:
-        """Turn messages into token ids by the server's own chat template, where it does that: answers to ids tell most."""
+        """Turn messages into token ids by the server's own chat template, if it does that: answers to ids tell most."""
         routes = self.address.api.tokens
         if routes is None or not routes.takes_messages(self.address.version):
             return

@@ -57,7 +57,7 @@ def position_reasons(
     transformers: str,
     where: str,
 ) -> list[Reason]:
-    """A RoPE spelling that is not read, and a sliding window that is not kept.
+    """A RoPE spelling that is not read, a kind that is not known, and a sliding window that is not kept.
 
     Args:
         transformers: version that the engine runs on; "" = it reads RoPE itself.
@@ -75,6 +75,12 @@ def position_reasons(
         facts = {"theta": rope.theta, "label": engine.label, "transformers": transformers}
         place = f"{where}: config.json: rope_parameters"
         found.append(said("rope-spelling-unread", place, ("rope_parameters",), do=do, severity=weight, facts=facts))
+    kind = str((rope.scaling or {}).get("rope_type", "default"))
+    since = dict(rules.refused_rope).get(kind)
+    if since is not None and not (since and at_least(engine.version, since)):
+        place, also = f"{where}: config.json: rope_type", f", or {rules.engine} {since} or newer" if since else ""
+        facts = {"kind": kind, "label": engine.label, "since": also}
+        found.append(said("rope-type-refused", place, ("rope_type",), facts=facts))
     if window is not None and rules.window == "ignored":
         place = f"{where}: config.json: sliding_window"
         facts = {"window": window, "label": engine.label}

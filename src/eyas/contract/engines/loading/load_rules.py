@@ -52,6 +52,7 @@ class LoadRules:
         head_by_key: a head is taken from the target if and only if draft_vocab_size is null.
         needs_q_lora_rank: an MLA layer without it is a crash. takes_null_width: target_hidden_size may be null.
         skips_square_fc: fc is skipped where its input is as wide as its output.
+        refused_rope: (rope_type that its get_rope raises at, first version that takes it or "").
         reads_aux_switch: without use_aux_hidden_state there is no fc. parallel: the class can draft in parallel
             (P-EAGLE) and knows mask_hidden. drops_norms_off: an input_norm that is switched off is dropped in silence.
         checks_activation: an activation other than silu is a crash.
@@ -116,6 +117,7 @@ class LoadRules:
     quantises_fc: bool = False
     window: Literal["config", "flag", "ignored"] = "ignored"
     fuses_a_by_pair: bool = False
+    refused_rope: tuple[tuple[str, str], ...] = ()
 
 
 def read_rules(engine: str, folder: Path) -> tuple[tuple[LoadRules, ...], Mapping[str, Any]]:
