@@ -202,13 +202,13 @@ class _Runner:
         self._tokenise()
         cut, note = _equalised(points, limits)
         if note and is_first:
-            self._note(note)
+            self._tell(note)
         elif note:
-            self._note(f"{note}; the server that was measured before ran more")
+            self._tell(f"{note}; the server that was measured before ran more")
         for arm, http in zip(self.arms, self.https, strict=True):
             seen = _read(http, arm.address) if arm.name == BASELINE else None
             if seen is not None and seen.speculates:
-                self._note("the baseline says that it speculates too: the speedup is one of two drafts")
+                self._tell("the baseline says that it speculates too: the speedup is one of two drafts")
         return cut if is_first else points
 
     def _tokenise(self) -> None:
@@ -218,7 +218,7 @@ class _Runner:
             for arm in self.arms:
                 arm.ids.clear()
             if any(question.begin for question in self.work.questions):
-                self._note("messages are sent as chat completions, with each server's own chat template")
+                self._tell("messages are sent as chat completions, with each server's own chat template")
         first = self.arms[0].ids if self._ids is None else self._ids
         for arm in self.arms:
             if name := next((name for name, ids in first.items() if arm.ids.get(name) != ids), None):
@@ -230,7 +230,7 @@ class _Runner:
                 )
         self._ids = dict(first)
 
-    def _note(self, text: str) -> None:
+    def _tell(self, text: str) -> None:
         self.talk.note(text)
         self.notes.append(text)
 
