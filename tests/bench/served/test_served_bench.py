@@ -150,6 +150,35 @@ def test_an_interrupted_run_resumes_after_its_last_turn(
     assert journal.read_bytes() == b"".join(lines)
 
 
+@pytest.mark.parametrize("damage", ["flip", "shape", "order"])
+def test_a_kept_turn_that_is_not_as_it_was_written_is_measured_again(damage: str, tmp_path: Path, questions: Path):
+    journal = tmp_path / "bench.json.turns.jsonl"
+    options = ["--data", questions, "--repeats", 3]
+    with timed(accepted=ACCEPTED, break_after=12, **QUICK) as url:
+        measured(tmp_path, url, *options)
+        first, *turns = journal.read_text().splitlines(keepends=True)
+        turns[1] = {
+            "flip": turns[1].replace("0.0", "0.1", 1),
+            "shape": turns[1].replace('"chunk_times_s": [', '"chunk_times_s": [{}, ', 1),
+            "order": turns[1].replace("repeat 1", "repeat 0"),
+        }[damage]
+        journal.write_text(first + "".join(turns))
+
+        assert measured(tmp_path, url, *options)[0] == 3
+
+    assert journal.read_text() == first + turns[0]
+
+
+@pytest.mark.parametrize("line", ['{"turns": ["\\ud800"]}', "[]", "{", '{"turns": [{}, 3]}', '{"messages": 3}'])
+def test_questions_that_are_none_are_refused_by_line(line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "q.jsonl").write_text(f'{{"turns": ["a"]}}\n{line}\n')
+    with timed(**QUICK) as url:
+        code, _ = measured(tmp_path, url, "--data", tmp_path / "q.jsonl", "--repeats", 1)
+
+    assert code == 2
+    assert "q.jsonl:2" in capsys.readouterr().err
+
+
 def test_events_that_arrive_torn_are_put_together(tmp_path: Path, questions: Path):
     with timed(accepted=ACCEPTED, piece=7, **QUICK) as url:
         code, document = measured(tmp_path, url, "--data", questions, "--repeats", 1)

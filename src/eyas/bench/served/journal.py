@@ -9,6 +9,7 @@ from typing import Any
 from eyas.bench.served.load import Asked, ClientLoad, ServedTurn
 from eyas.client.server_api import RequestCounts, ServerAnswer
 from eyas.decode.accept_length import Acceptance
+from eyas.records import fingerprint
 from eyas.records.atomic import write_failed
 from eyas.talk import Talk, counted
 
@@ -46,7 +47,8 @@ class Journal:
             WriteFailed.
         """
         self._turns[name] = (turn, counted)
-        self._append({"name": name, "turn": asdict(turn), "counted": None if counted is None else asdict(counted)})
+        line = {"name": name, "turn": asdict(turn), "counted": None if counted is None else asdict(counted)}
+        self._append({**line, "content": _content(line)})
 
     def remove(self) -> None:
         """After the record was written."""
@@ -64,7 +66,7 @@ class Journal:
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines; one that was torn by a kill ends the list, and is cut off."""
+    """The whole lines; one that a kill has torn, or that is not as it was written, ends the list and is cut off."""
     try:
         if not path.is_file() or path.stat().st_size > _MOST_BYTES:
             return []
@@ -76,6 +78,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         try:
             value = json.loads(line)
             if "name" in value:
+                if value.pop("content", None) != _content(value):
+                    break
                 _turn(value["turn"]), _acceptance(value["counted"])
         except _BROKEN:
             break
@@ -87,6 +91,10 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         with open(path, "r+b") as file:
             file.truncate(end)
     return found
+
+
+def _content(line: Mapping[str, Any]) -> str:
+    return fingerprint.of_bytes(json.dumps(line, sort_keys=True).encode())
 
 
 def _turn(fields: Mapping[str, Any]) -> ServedTurn:

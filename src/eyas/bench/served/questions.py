@@ -56,9 +56,8 @@ def read_questions(paths: Sequence[Path], per_set: int | None, talk: Talk) -> li
     """
     questions, taken = [], Counter[str]()
     for path in paths:
-        extras = {line: record for line, record in file_records(path) if isinstance(record, Mapping)}
-        told = [_extra(record) for _, record in sorted(extras.items())]
-        rows = read_eval_rows([path], talk=talk)
+        rows = read_eval_rows([path], talk=talk)  # its errors are told first
+        told = [_extra(record) for _, record in file_records(path) if isinstance(record, Mapping)]
         by_line = told if len(told) == len(rows) else [("", ())] * len(rows)  # rows were left out: no extras
         for row, (category, turns) in zip(rows, by_line, strict=True):
             name = category or row.set

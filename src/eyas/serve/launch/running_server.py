@@ -68,9 +68,9 @@ class RunningServer:
         """Look and show until it serves, has ended, stalls, or the user interrupts."""
         while True:
             snapshot = self._look()
-            if snapshot.state.is_serving or self.interrupts.asked() or self._has_ended(snapshot):
-                return snapshot
-            if snapshot.state is StateName.STALLED:
+            if self._has_ended(snapshot):
+                return self._last_look(snapshot)
+            if snapshot.state.is_serving or snapshot.state is StateName.STALLED or self.interrupts.asked():
                 return snapshot
             self._contained.run("waiting", lambda: self.clock.sleep(self.settings.poll_s), None)
 
@@ -86,7 +86,9 @@ class RunningServer:
                 stalled = snapshot
                 self._say("note", final_text(snapshot), snapshot)
             self._contained.run("asking for the verdict", partial(self._advance_verdict, snapshot), None)
-            if self.interrupts.asked() or self._has_ended(snapshot):
+            if self._has_ended(snapshot):
+                return self._last_look(snapshot)
+            if self.interrupts.asked():
                 return snapshot
             if self.settings.stop_after_verdict and self._is_settled(snapshot):
                 return self._look()
@@ -96,6 +98,10 @@ class RunningServer:
         """The engine's own end as its guard reports it, not as a log or an answer says."""
         code = self._contained.run("asking whether it has ended", self.process.poll, None)
         return code is not None and (snapshot.state.is_final or self.process.is_gone)
+
+    def _last_look(self, before: Snapshot) -> Snapshot:
+        """After the end: it may have come between the look and the question."""
+        return before if before.state.is_final else self._look()
 
     def _look(self) -> Snapshot:
         # One step: the deadline has passed already.
