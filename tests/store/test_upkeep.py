@@ -151,3 +151,18 @@ def test_the_commands_tell_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_wrong_command_line_is_refused(words: str, said: str, capsys: pytest.CaptureFixture[str]):
     assert main(["store", *words.split()]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lock", [".lock", "w000.lock"])
+@pytest.mark.parametrize("words", ["merge {} {}2 --out {}m", "drop {} --damaged"])
+@pytest.mark.timeout(20)
+def test_a_pipe_in_place_of_a_lock_is_told_and_not_waited_for(
+    lock: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    store = _store(tmp_path / "a", range(2))
+    _store(tmp_path / "a2", range(2))
+    (store / lock).unlink(missing_ok=True)
+    os.mkfifo(store / lock)
+
+    assert main(["store", *words.replace("{}", str(store)).split()]) == 3
+    assert "it is a device or a pipe, not a file" in capsys.readouterr().err

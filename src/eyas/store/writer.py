@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from eyas.errors import ExitCode, EyasError
-from eyas.records.atomic import OutputExists, require_place, write_failed
+from eyas.records.atomic import OutputExists, require_ordinary, require_place, write_failed
 from eyas.store.about import MANIFEST, StoreAbout, read_about, write_about
 from eyas.store.growing_shard import GrowingShard
 from eyas.store.row import StoreRow
@@ -154,7 +154,7 @@ class StoreWriter:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """No other process takes a writer's number of the store meanwhile."""
-    with open(folder / _LOCK, "ab") as lock:
+    with _lock_file(folder / _LOCK) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
@@ -162,7 +162,7 @@ def locked(folder: Path) -> Iterator[None]:
 def require_unwritten(folder: Path) -> None:
     """Raise `StoreInUse` where a writer is at the store; hold `locked` so that none comes."""
     for path in folder.glob("w*.lock"):
-        with open(path, "ab") as file:
+        with _lock_file(path) as file:
             if not _is_taken(file):
                 why = "another process writes it, and what it writes would be lost"
                 raise StoreInUse(f"{folder} is being written", str(path), why, "wait until it is done, or stop it")
@@ -187,12 +187,18 @@ def _resume(folder: Path, about: StoreAbout, number: int) -> tuple[ShardName, Gr
 def _take_number(folder: Path) -> tuple[int, IO[bytes]]:
     """The first number that no living writer holds, and its lock."""
     for number in range(_MOST_WRITERS):
-        file = open(folder / f"w{number:03d}.lock", "ab")  # noqa: SIM115 - as long as the writer lives
+        file = _lock_file(folder / f"w{number:03d}.lock")  # open as long as the writer lives
         if _is_taken(file):
             return number, file
         file.close()
     why = "each of them holds a lock of this folder"
     raise StoreInUse(f"{_MOST_WRITERS} writers are at {folder}", str(folder), why, "wait until some are done")
+
+
+def _lock_file(path: Path) -> IO[bytes]:
+    """Open it; a pipe in its place would keep us waiting for a reader."""
+    require_ordinary(path)
+    return open(path, "ab")
 
 
 def _is_taken(file: IO[bytes]) -> bool:
