@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from eyas.contract.spec.target_spec import read_target as read_target
     from eyas.data.prepare import prepare as prepare
     from eyas.data.prepare_config import PrepareConfig as PrepareConfig
+    from eyas.data.prepare_config import WritingConfig as WritingConfig
     from eyas.decode.accept_length import Acceptance as Acceptance
     from eyas.decode.sampling import Sampling as Sampling
     from eyas.engine.batches.generator import Completion as Completion
@@ -89,7 +90,7 @@ _NAMES = {
     "contract.spec.draft_spec": "DraftSpec",
     "contract.spec.target_spec": "read_target",
     "data.prepare": "prepare",
-    "data.prepare_config": "PrepareConfig",
+    "data.prepare_config": "PrepareConfig WritingConfig",
     "decode.accept_length": "Acceptance",
     "decode.sampling": "Sampling",
     "engine.batches.generator": "Completion",
