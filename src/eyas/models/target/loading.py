@@ -204,7 +204,10 @@ def _unloadable(folder: Path, why: str) -> TargetUnloadable:
         f"cannot load the target {folder}",
         str(folder),
         why,
-        "check the folder with `eyas header`, or upgrade transformers",
+        (
+            "check the folder with `eyas header`, or upgrade transformers",
+            "let an engine hold it: `eyas serve --capture STORE`, then `eyas train --hidden-states STORE`",
+        ),
     )
 
 
