@@ -171,27 +171,15 @@ def save_deepseek_v3(folder: Path, seed: int = 0, **changes: Any) -> Path:
     return _save(folder, config, _tensors(config, seed))
 
 
-def save_kimi_k25(folder: Path, seed: int = 0, *, packed: bool = True, servable: bool = False, **changes: Any) -> Path:
-    """Kimi-K2.5's text model in its wrapper; `packed`: INT4 experts, as published; else its twin in bfloat16.
-
-    Vision weights are left out: no engine needs them to read text. `servable`: with an image processor that reads no
-    images, in place of Kimi's own code (SGLang loads one with the target; `--trust-remote-code`).
-    """
+def kimi_config(*, packed: bool, rope_factor: float = 4.0, **changes: Any) -> dict[str, Any]:
+    """Kimi-K2.5's config.json; `changes` of its text model's."""
+    original = 4096 if rope_factor == 64.0 else 2048
+    yarn = {**_YARN, "beta_fast": 1.0, "beta_slow": 1.0, "factor": rope_factor}
     text = DEEPSEEK_V3 | {"rope_theta": 50000.0, "rms_norm_eps": 1e-05, "routed_scaling_factor": 2.827}
-    text |= {"rope_scaling": {**_YARN, "factor": 4.0}, **changes}
-    tensors = _tensors(text, seed)
-    for name in [name for name in tensors if ".mlp.experts." in name]:
-        ints, scales = _quantised(tensors.pop(name).float())
-        if packed:
-            shape = torch.tensor(ints.shape, dtype=torch.int32)
-            stem = name.removesuffix(".weight")
-            tensors |= {f"{stem}.weight_packed": _packed(ints), f"{stem}.weight_scale": scales.to(torch.bfloat16)}
-            tensors[f"{stem}.weight_shape"] = shape
-        else:
-            tensors[name] = (ints * scales.repeat_interleave(32, 1)).to(torch.bfloat16)
+    text |= {"rope_scaling": yarn | {"original_max_position_embeddings": original}, **changes}
     code = {"AutoConfig": "configuration_deepseek.DeepseekV3Config"}
     text |= {"model_type": "kimi_k2", "auto_map": code} | ({"quantization_config": _INT4} if packed else {})
-    config = {
+    return {
         "architectures": ["KimiK25ForConditionalGeneration"],
         "auto_map": {"AutoConfig": "configuration_kimi_k25.KimiK25Config"},
         "bos_token_id": text["bos_token_id"],
@@ -206,6 +194,25 @@ def save_kimi_k25(folder: Path, seed: int = 0, *, packed: bool = True, servable:
         "use_unified_vision_chunk": True,
         "vision_config": _VISION | {"text_hidden_size": text["hidden_size"]},
     }
+
+
+def save_kimi_k25(folder: Path, seed: int = 0, *, packed: bool = True, servable: bool = False, **changes: Any) -> Path:
+    """Kimi-K2.5's text model in its wrapper; `packed`: INT4 experts, as published; else its twin in bfloat16.
+
+    Vision weights are left out: no engine needs them to read text. `servable`: with an image processor that reads no
+    images, in place of Kimi's own code (SGLang loads one with the target; `--trust-remote-code`).
+    """
+    config = kimi_config(packed=packed, **changes)
+    tensors = _tensors({**config["text_config"], "model_type": "deepseek_v3"}, seed)
+    for name in [name for name in tensors if ".mlp.experts." in name]:
+        ints, scales = _quantised(tensors.pop(name).float())
+        if packed:
+            shape = torch.tensor(ints.shape, dtype=torch.int32)
+            stem = name.removesuffix(".weight")
+            tensors |= {f"{stem}.weight_packed": _packed(ints), f"{stem}.weight_scale": scales.to(torch.bfloat16)}
+            tensors[f"{stem}.weight_shape"] = shape
+        else:
+            tensors[name] = (ints * scales.repeat_interleave(32, 1)).to(torch.bfloat16)
     if servable:
         del config["auto_map"], config["text_config"]["auto_map"]
         folder.mkdir(parents=True, exist_ok=True)

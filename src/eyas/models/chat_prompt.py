@@ -38,18 +38,33 @@ class TokenizerUnloadable(EyasError):
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of a Hugging Face folder, or `TokenizerUnloadable`."""
+    """The tokenizer of a Hugging Face folder, or `TokenizerUnloadable`.
+
+    One that is code of its own is not run. transformers would make another one of its vocabulary, with other seams
+    between words.
+    """
     from transformers import AutoTokenizer
 
+    about = folder / "tokenizer_config.json"
+    code = (read_json_object(about) if about.exists() else {}).get("auto_map")
+    if isinstance(code, dict) and "AutoTokenizer" in code and not (folder / "tokenizer.json").exists():
+        raise _unloadable(folder, "it is code that the model brings along, which eyas does not run")
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # files from elsewhere meet a foreign library: any kind comes
-        raise TokenizerUnloadable(
-            f"cannot load a tokenizer from {folder}",
-            str(folder),
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}",
+        raise _unloadable(folder, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _unloadable(folder: Path, why: str) -> TokenizerUnloadable:
+    return TokenizerUnloadable(
+        f"cannot load a tokenizer from {folder}",
+        str(folder),
+        why,
+        (
             "put the target's tokenizer.json and tokenizer_config.json beside its config.json",
-        ) from error
+            "in `eyas prepare`, give --url of an SGLang or vLLM server of it, which then tokenises",
+        ),
+    )
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Any, where: str) -> tuple[int, ...]:

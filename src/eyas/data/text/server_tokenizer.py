@@ -223,7 +223,6 @@ def tokenizer_of_servers(
         TokenizerUnloadable: `error`, where no server has one either.
     """
     if servers is None or any(address.api.tokens is None for address in servers.addresses):
-        error.add_note("or give --url of an SGLang or vLLM server of it: texts are then tokenised there")
         raise error
     talk.note(f"texts are tokenised by {servers.addresses[0].url}: {error.why}")
     return ServerTokenizer(folder, servers, vocab_size or 1 << 31, talk)
