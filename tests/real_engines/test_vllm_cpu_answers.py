@@ -16,6 +16,7 @@ from eyas.data.prepare import PrepareConfig, prepare
 from eyas.data.prepare_config import WritingConfig
 from eyas.data.rows.row_store import Rows
 from eyas.talk import Silent
+from published_targets import make_tokenizer_code
 
 pytestmark = [pytest.mark.engines, pytest.mark.smollm2, pytest.mark.timeout(900)]
 TURNS = [["Why is the sky blue?"], ["What is 12 times 7?", "And plus 5?"], ["Name three birds."]]
@@ -54,15 +55,8 @@ def test_the_rows_of_a_real_server_are_the_same_with_its_tokenizer_and_with_the_
     data, bare = tmp_path / "d.jsonl", tmp_path / "no tokenizer"
     records = [{"messages": [{"role": "user", "content": text} for text in turns]} for turns in TURNS]
     data.write_text("".join(json.dumps(record) + "\n" for record in records))
-    shutil.copytree(smollm2_folder, bare, ignore=shutil.ignore_patterns("*.safetensors", "tokenizer*"))
-    added = json.loads((smollm2_folder / "tokenizer.json").read_text())["added_tokens"]
-    config = json.loads((smollm2_folder / "tokenizer_config.json").read_text())
-    config |= {
-        "tokenizer_class": "TikTokenTokenizer",
-        "auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]},
-        "added_tokens_decoder": {str(token.pop("id")): token for token in added},
-    }
-    (bare / "tokenizer_config.json").write_text(json.dumps(config))
+    shutil.copytree(smollm2_folder, bare, ignore=shutil.ignore_patterns("*.safetensors"))
+    make_tokenizer_code(bare)
     writing = WritingConfig(regenerate=True, url=(url,), max_answer_tokens=40, answer_temperature=(0.0,))
 
     for folder, out in ((smollm2_folder, "here"), (bare, "there")):

@@ -222,6 +222,20 @@ def save_kimi_k25(folder: Path, seed: int = 0, *, packed: bool = True, servable:
     return _save(folder, config, {f"language_model.{name}": tensor for name, tensor in tensors.items()})
 
 
+def make_tokenizer_code(folder: Path) -> None:
+    """The folder's tokenizer becomes code, as Kimi's is; template and special tokens stay data."""
+    added = json.loads((folder / "tokenizer.json").read_text())["added_tokens"]
+    (folder / "tokenizer.json").unlink()
+    config = json.loads((folder / "tokenizer_config.json").read_text()) | {
+        "tokenizer_class": "TikTokenTokenizer",
+        "auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]},
+        "added_tokens_decoder": {str(token.pop("id")): token for token in added},
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "tokenization_kimi.py").write_text("raise SystemExit('this code must not run')\n")
+    (folder / "tiktoken.model").write_bytes(b"AA== 0\n")
+
+
 def _tensors(config: dict[str, Any], seed: int) -> dict[str, Tensor]:
     """Of the text model, named as published; wide enough that states of neighbouring layers differ."""
     torch.manual_seed(seed)

@@ -22,6 +22,7 @@ from eyas.data.writing.server_writer import ServerReadsOtherwise
 from eyas.data.writing.written_data import NothingWritten
 from eyas.models.chat_prompt import TokenizerUnloadable
 from eyas.talk import Silent
+from published_targets import make_tokenizer_code
 from writing_server import Writer, WritingServer
 
 TOKENIZER = byte_tokenizer()
@@ -44,16 +45,9 @@ def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def without_tokenizer(folder: Path) -> Path:
-    for file in [*folder.glob("*.safetensors"), folder / "tokenizer.json"]:
-        file.unlink()
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text()) | {
-        "tokenizer_class": "TikTokenTokenizer",
-        "auto_map": {"AutoTokenizer": ["tokenization_kimi.TikTokenTokenizer", None]},
-    }
-    path.write_text(json.dumps(config))
-    (folder / "tokenization_kimi.py").write_text("raise SystemExit('this code must not run')\n")
-    (folder / "tiktoken.model").write_bytes(b"AA== 0\n")
+    for weights in folder.glob("*.safetensors"):
+        weights.unlink()
+    make_tokenizer_code(folder)
     return folder
 
 
