@@ -62,6 +62,10 @@ def planned_draft(name: str, config: TrainConfig) -> tuple[TargetSpec, DraftSpec
     return target, spec
 
 
+# Targets that only an engine can hold: it answers, and hands over the states.
+SERVED = {"kimi-k2.5"}
+
+
 def test_there_is_a_recipe_and_a_public_config_for_each_target():
     assert set(NAMES) == set(SHAPES)
 
@@ -71,7 +75,12 @@ def test_every_option_of_a_recipe_exists_and_both_commands_meet(path):
     prepare, train = options_of(path, "prepare"), options_of(path, "train")
     assert prepare["out"] == train["data"]
     assert prepare["target"] == train["target"]
-    assert set(read_recipe(path)) == {"prepare", "train"}
+    serve = options_of(path, "serve") if path.stem in SERVED else None
+    assert set(read_recipe(path)) == {"prepare", "train", *(["serve"] if serve else [])}
+    if serve:
+        assert serve["target"] == train["target"]
+        assert serve["capture"]
+        assert train["stream"] == prepare["url"]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
