@@ -93,7 +93,7 @@ def kimi_on_8_gpus(folder: Path) -> None:
     (target / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     _write_holes(target / "model.safetensors", _kimi_tensors())
     (folder / "prompts.jsonl").write_text('{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}\n')
-    _write_rows(folder / "rows", target, num=5000, length=4096)
+    _write_rows(folder / "rows", target, num=2000, length=4096)
 
 
 def _kimi_tensors() -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -36,6 +36,7 @@ def open_teaching(
 
     Raises:
         What `Target.load`, `FrozenParts.load` and `ServerSource.open` raise.
+        ServerUnreachable: a server is not there; told before anything is loaded.
         SourceUnsupported: a server does not give the states that the draft reads.
         StatesMismatch: what it gives are not the target's.
     """
@@ -43,6 +44,8 @@ def open_teaching(
     if not request.is_given:
         talk.line(f"loading the target {request.target.name} ({dtype}, {placement.device})")
         return Teaching.load(request.target, placement, config)
+    for name in request.streams:
+        server_at(urlsplit(name)._replace(scheme="https" if name.startswith("https:") else "http", query="").geturl())
     talk.line(f"loading embedding, final norm and head of {request.target.name} ({dtype}, {placement.device})")
     parts = FrozenParts.load(request.target, placement)
     return (
