@@ -9,6 +9,7 @@ from eyas.cli.app import build_app
 from eyas.cli.recipe_file import read_recipe, with_recipe
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import TargetSpec, read_target
+from eyas.data.prepare_config import WritingConfig
 from eyas.models.save_draft import choose_dialect
 from eyas.models.target.loading import size_of_config
 from eyas.train.config import TrainConfig
@@ -80,7 +81,9 @@ def test_every_option_of_a_recipe_exists_and_both_commands_meet(path):
     if serve:
         assert serve["target"] == train["target"]
         assert serve["capture"]
-        assert train["stream"] == prepare["url"]
+        writing = prepare["writing"]
+        assert isinstance(writing, WritingConfig)
+        assert train["stream"] == list(writing.url)
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
