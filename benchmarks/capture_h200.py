@@ -6,8 +6,9 @@
 All servers of one engine are started at once on one GPU, each with the command that `eyas serve --capture` composes:
 SmolLM2-135M; on SGLang also a tiny DeepSeek-V3 and a tiny Kimi-K2.5 with INT4 experts; the shape of Llama-3.1-8B with
 the engine's dummy weights, with and without capture. Then, one after the other:
-    equality    relative error of every boundary against transformers in the same dtype, beside its two neighbours;
-                argmax(head(norm(last))) against the engine's own greedy token; rows alone against rows together
+    equality    relative error of every boundary against transformers in float32: the engine's, transformers' own in
+                bfloat16, and the two neighbours'; argmax(head(norm(last))) against the engine's own greedy token; rows
+                alone against rows together
     training    with --rows: SmolLM2's states of those rows into a store, a draft trained from it, one from the server
                 itself (--stream), one live, with the same options; accept lengths of all by `eyas eval`
     throughput  prompts of --length tokens, plain and captured in turns; captured rows are copied out of shared memory
@@ -158,7 +159,9 @@ def what_to_serve(arguments: argparse.Namespace, out: Path) -> list[Served]:
         kimi = save_kimi_k25(out / "kimi_k25", servable=True)
         twin = save_kimi_k25(out / "kimi_k25_twin", packed=False)
         servers.append(Served("deepseek_v3", deepseek, (2, 3, 5)))
-        servers.append(Served("kimi_k25", kimi, (2, 3, 5), "--trust-remote-code", reference=twin))
+        # the marlin kernels of INT4 experts are compiled at the first use, for minutes; triton's are not
+        flags = "--trust-remote-code --moe-runner-backend triton"
+        servers.append(Served("kimi_k25", kimi, (2, 3, 5), flags, reference=twin))
     if "throughput" in arguments.parts:
         shape = out / "8b"
         shape.mkdir(exist_ok=True)
@@ -249,43 +252,57 @@ def opened(served: Served, url: str, arguments: argparse.Namespace) -> ServerSou
 
 
 def equality(served: Served, url: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Errors of rows of several lengths against transformers."""
-    source = opened(served, url, arguments)
-    target = Target.load(served.reference or served.target, place(arguments.dtype, "auto"))
-    rows = [AskedRow(token_ids=ids) for ids in texts(served, target.vocab_size)]
+    """Errors of rows of several lengths against transformers in float32, beside those of transformers in bfloat16."""
+    source, folder = opened(served, url, arguments), served.reference or served.target
+    exact, own = (Target.load(folder, place(dtype, "auto")) for dtype in ("float32", arguments.dtype))
+    rows = [AskedRow(token_ids=ids) for ids in texts(served, exact.vocab_size)]
     together = {row.number: tensor(row.states) for row in source.states(rows)}
     alone = [tensor(next(iter(source.states([row]))).states) for row in rows]
-    greedy, num, boundaries = source.greedy(rows), target.num_layers, served.boundaries
-    squares: dict[str, list[float]] = {}
+    greedy, names = source.greedy(rows), [*map(str, served.boundaries), "last"]
+    found_at: dict[str, dict[str, list[torch.Tensor]]] = {"engine": {}, "transformers": {}, "below": {}, "above": {}}
     same, invariance = 0, 0.0
     for number, row in enumerate(rows):
-        ids = torch.tensor([row.token_ids], device=target.device)
-        found = target.forward(ids, range(num + 1))
-        by_boundary = [block.float().cpu() for block in found.aux[0].chunk(num + 1, dim=-1)]
-        parts = dict(zip([*boundaries, "last"], together[number].chunk(len(boundaries) + 1, dim=-1), strict=True))
-        is_pre = source.last == "pre-norm"
-        last_ref = by_boundary[num] if is_pre else found.last[0].float().cpu()
-        for boundary in boundaries:
-            for shift in (-1, 0, 1):
-                error = relative(parts[boundary], by_boundary[boundary + shift])
-                squares.setdefault(f"{boundary}{shift:+d}", []).append(error)
-        squares.setdefault("last", []).append(relative(parts["last"], last_ref))
-        last = parts["last"].to(target.device, target.frozen.head.dtype)
-        said = target.logits(target.frozen.final_norm(last) if is_pre else last)[-1].argmax()
+        true, plain = (states_of(target, row, source.last) for target in (exact, own))
+        for name, part in zip(names, together[number].chunk(len(names), dim=-1), strict=True):
+            at = int(name) if name != "last" else exact.num_layers
+            right = "last" if name == "last" else at
+            errors = {"engine": relative(part, true[right]), "transformers": relative(plain[right], true[right])}
+            if name != "last":
+                errors |= {"below": relative(part, true[at - 1]), "above": relative(part, true[at + 1])}
+            for kind, error in errors.items():
+                found_at[kind].setdefault(name, []).append(error)
+        last = together[number].chunk(len(names), dim=-1)[-1].to(own.device, own.frozen.head.dtype)
+        said = own.logits(own.frozen.final_norm(last) if source.last == "pre-norm" else last)[-1].argmax()
         same += int(said) == greedy[number]
-        invariance = max(invariance, relative(alone[number], together[number]))
-    errors = {name: round(statistics.median(values), 5) for name, values in squares.items()}
-    right = all(errors[f"{b}+0"] < min(errors[f"{b}-1"], errors[f"{b}+1"]) for b in boundaries)
-    is_good = right and same >= len(rows) - 1 and errors["last"] < arguments.tolerance
+        invariance = max(invariance, float(relative(alone[number], together[number]).max()))
+    medians = {
+        kind: {name: round(float(torch.cat(values).median()), 5) for name, values in of.items()}
+        for kind, of in found_at.items()
+    }
+    far = {
+        name: round(float((torch.cat(values) > 0.1).float().mean()), 4) for name, values in found_at["engine"].items()
+    }
+    as_good = all(medians["engine"][name] < 1.5 * medians["transformers"][name] + 0.003 for name in names)
+    right = all(medians["engine"][n] < min(medians["below"][n], medians["above"][n]) for n in names[:-1])
     return {
-        "is_good": is_good,
+        "is_good": as_good and right and same >= len(rows) - 1,
         "source": source.name,
         "last": source.last,
         "lengths": [len(row.token_ids) for row in rows],
-        "median_relative_error": errors,
+        "median_error_of_a_position": medians,
+        "share_of_positions_more_than_10_percent_off": far,
         "alone_against_together": round(invariance, 5),
         "greedy_agrees": f"{same} of {len(rows)}",
     }
+
+
+def states_of(target: Target, row: AskedRow, kind: str) -> dict[Any, torch.Tensor]:
+    """Boundary -> state, and "last" as the source gives it."""
+    num = target.num_layers
+    found = target.forward(torch.tensor([row.token_ids], device=target.device), range(num + 1))
+    states: dict[Any, torch.Tensor] = dict(enumerate(b.float().cpu() for b in found.aux[0].chunk(num + 1, dim=-1)))
+    states["last"] = states[num] if kind == "pre-norm" else found.last[0].float().cpu()
+    return states
 
 
 def texts(served: Served, vocab_size: int) -> list[tuple[int, ...]]:
@@ -304,10 +321,10 @@ def tensor(states: Any) -> torch.Tensor:
     return (found.view(torch.bfloat16) if found.dtype == torch.uint16 else found).float()
 
 
-def relative(found: torch.Tensor, reference: torch.Tensor) -> float:
-    """Error of the whole block, the first position left out: an attention sink outweighs all others."""
-    kept = slice(1, None) if len(found) > 1 else slice(None)
-    return float((found[kept] - reference[kept]).norm() / reference[kept].norm())
+def relative(found: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """Error of each position. In a model of experts a near-tie of the router sends some to another expert: those are
+    far off, in any two implementations, and the others are not."""
+    return (found - reference).norm(dim=-1) / reference.norm(dim=-1)
 
 
 def training(served: Served, url: str, arguments: argparse.Namespace, out: Path) -> dict[str, Any]:
@@ -422,8 +439,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--pythonpath", help="folder(s) with the engine unpacked")
     parser.add_argument("--flags", help="engine flags instead of the fast ones")
     parser.add_argument("--cpu", action="store_true", help="no GPU: small shapes, no GPU flags")
-    parser.add_argument("--dtype", default="bfloat16", help="of the reference")
-    parser.add_argument("--tolerance", type=float, default=0.06, help="of the last state's median relative error")
+    parser.add_argument("--dtype", default="bfloat16", help="of the server")
     parser.add_argument("--rows", help="folder of `eyas prepare` for SmolLM2: train from its captured states too")
     parser.add_argument("--train", default="--epochs 3", help="options of `eyas train`, the same for all drafts")
     parser.add_argument("--ways", nargs="+", default=["live", "store", "stream"])
