@@ -64,8 +64,8 @@ REPO = Path(__file__).resolve().parents[1]
 FLAGS = {
     "sglang": "--dtype bfloat16 --attention-backend triton --sampling-backend pytorch --max-total-tokens 131072"
     " --max-running-requests 64 --cuda-graph-max-bs-decode 8 --skip-server-warmup",
-    "vllm": "--dtype bfloat16 --kv-cache-memory-bytes 12884901888 --max-num-seqs 64 --enforce-eager"
-    " --generation-config vllm",
+    "vllm": "--dtype bfloat16 --gpu-memory-utilization 0.25 --kv-cache-memory-bytes 12884901888"
+    " --max-num-seqs 64 --enforce-eager --generation-config vllm",
 }
 VARIABLES: dict[str, dict[str, str]] = {
     "sglang": {},

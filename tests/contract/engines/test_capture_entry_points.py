@@ -61,7 +61,7 @@ def test_the_table_reaches_from_before_the_window_to_the_newest_release_known():
         ({"forward": ["self", "input_ids", "hidden_states", "lm_head", "batch"]}, "LogitsProcessor.forward takes"),
         ({"load_model": ["self", "weights"]}, "load_model takes arguments"),
         ({"init": ["self", "model_config"]}, "whether it is a draft's"),
-        ({"batch": ["rids", "forward_mode", "extend_seq_lens_cpu"]}, "has no extend_prefix_lens_cpu"),
+        ({"batch": ["rids", "input_ids", "forward_mode", "extend_seq_lens_cpu"]}, "has no extend_prefix_lens_cpu"),
     ],
 )
 def test_a_version_that_differs_is_refused_by_what_differs(change, why):

@@ -19,7 +19,7 @@ from typing import Any
 
 _RUNNER = "sglang.srt.model_executor.model_runner"
 _FORWARD = ("self", "input_ids", "hidden_states", "lm_head", "logits_metadata", "aux_hidden_states")
-_BATCH_FIELDS = ("rids", "forward_mode", "extend_seq_lens_cpu", "extend_prefix_lens_cpu")
+_BATCH_FIELDS = ("rids", "input_ids", "forward_mode", "extend_seq_lens_cpu", "extend_prefix_lens_cpu")
 _LAYERS = "layers_to_capture"
 
 
@@ -153,9 +153,11 @@ def _wrapped(original: Callable[..., Any], spool: Any, num_aux: int) -> Callable
             if pieces:
                 parts = _parts(aux_hidden_states, hidden_states, num_aux)
                 end = max(piece.start + piece.num for piece in pieces)
-                if min(len(input_ids), len(hidden_states)) < end:
+                # a multimodal wrapper gives its language model embeddings instead of ids
+                ids = logits_metadata.input_ids if input_ids is None else input_ids
+                if min(len(ids), len(hidden_states)) < end:
                     raise CaptureRefused(f"{len(hidden_states)} states came for {end} tokens: they are split over GPUs")
-                spool.put(pieces, parts, input_ids)
+                spool.put(pieces, parts, ids)
         return original(self, input_ids, hidden_states, lm_head, logits_metadata, None, *args, **kwargs)
 
     forward.is_eyas = True  # type: ignore[attr-defined]

@@ -17,14 +17,6 @@ from eyas_spool import Piece, Spool, row_of
 from vllm.distributed.kv_transfer.kv_connector.v1 import example_hidden_states_connector as stock
 
 
-class _Done:
-    """Stands for the event of a copy: the spool has its own, and the gathered copy does not need the cache."""
-
-    @staticmethod
-    def query() -> bool:
-        return True
-
-
 class EyasCaptureConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[misc]
     """See the module."""
 
@@ -32,6 +24,7 @@ class EyasCaptureConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[
         super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         self._wanted = json.loads(self._kv_transfer_config.get_from_extra_config("eyas_capture", "{}"))
         self._spool: Spool | None = None
+        self._gathered: set[str] = set()
 
     def get_finished_count(self) -> int:
         """Only rank 0 reports a row; without this, 0.25.1 waits for all ranks under tensor parallelism."""
@@ -63,13 +56,21 @@ class EyasCaptureConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[
             self._pending_saves[request.request_id].filename = name
         return kept, answer and {"eyas_row": name}
 
-    def _submit_async_write(self, pending: Any) -> None:
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        """Gather what has ended, and report exactly that. The stock one of 0.25.1 reports every request that ended,
+        and every rank does: the scheduler has freed those whose blocks nothing held."""
+        if self.has_connector_metadata():
+            for pending in getattr(self._get_connector_metadata(), "pending_saves", ()):
+                self._hand_over(pending)
+        done, self._gathered = self._gathered, set()
+        return done or None, None
+
+    def _hand_over(self, pending: Any) -> None:
         if self._spool is None:
             return
         row = row_of(pending.filename)
         num_tokens = len(pending.token_ids)
-        if row is None or self._kv_cache is None:
-            return
+        assert row is not None, "`request_finished` keeps no others"
         if row[1] != num_tokens:
             self._spool.fail(row[0], f"{num_tokens} tokens were computed, {row[1]} were announced")
         else:
@@ -78,4 +79,5 @@ class EyasCaptureConnector(stock.ExampleHiddenStatesConnector):  # type: ignore[
             states = stock.extract_from_kv_cache(self._kv_cache, slots, num_tokens)
             piece = Piece(row[0], row[1], 0, 0, num_tokens)
             self._spool.put([piece], [states.reshape(num_tokens, -1)], pending.token_ids)
-        self._req_copy_events[pending.req_id] = _Done()
+        # later passes run on the same stream, after the copy: the blocks can be given back now
+        self._gathered.add(pending.req_id)

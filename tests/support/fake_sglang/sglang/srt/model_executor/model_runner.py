@@ -35,7 +35,9 @@ class Model(nn.Module):
             start += count
         states = [torch.cat(of_layer) for of_layer in zip(*parts, strict=True)]
         aux = [states[layer] for layer in self.layers_to_capture]
-        return self.logits_processor(batch.input_ids, states[-1], self.inner.lm_head, batch, aux or None)
+        # a multimodal wrapper passes no ids on
+        ids = batch.input_ids if len(batch.rids or ()) % 2 else None
+        return self.logits_processor(ids, states[-1], self.inner.lm_head, batch, aux or None)
 
 
 class ModelRunner:
