@@ -46,7 +46,9 @@ def explain_on_probe(
     draft = load_for_pack(draft_path, pack, probe_path, placement, talk)
     given = {"embedding": pack.embedding(placement.dtype).to(placement.device)}
     states, rows = PackStates(pack, placement.device), pack.rows[: config.max_rows]
-    return _explained(states, draft, rows, served, ledgers, commands, sorted(pack.states), given, talk)
+    return _explained(
+        states, draft, rows, served, ledgers, commands, sorted(pack.states), pack.about.num_layers, given, talk
+    )
 
 
 def explain_with_target(
@@ -70,7 +72,9 @@ def explain_with_target(
     draft = load_for(draft_path, target_folder, target, placement, talk)
     given = {"embedding": target.parts.embedding, "head": target.parts.head}
     boundaries = range(target.num_layers + 1)
-    return _explained(LiveStates(target), draft, rows, served, ledgers, commands, boundaries, given, talk)
+    return _explained(
+        LiveStates(target), draft, rows, served, ledgers, commands, boundaries, target.num_layers, given, talk
+    )
 
 
 def _explained(
@@ -81,6 +85,7 @@ def _explained(
     ledgers: Mapping[str, Ledger],
     commands: Commands,
     boundaries: Sequence[int],
+    num_layers: int,
     given: Mapping[str, Tensor],
     talk: Talk,
 ) -> Explanation:
@@ -88,7 +93,7 @@ def _explained(
     states, k = KeptStates(source), served.num_draft_tokens
     trained = replayed(states, draft, rows, k, talk)
     known = signatures(
-        states, draft, rows, k, talk, boundaries_known=boundaries, thetas=THETAS,
+        states, draft, rows, k, talk, boundaries_known=boundaries, thetas=THETAS, num_layers=num_layers,
         target_embedding=given.get("embedding"), fills=FILLS,
     )  # fmt: skip
     engines = predict_each(states, draft, rows, ledgers, trained, talk, target=given)

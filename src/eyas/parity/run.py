@@ -101,6 +101,7 @@ def run_parity(
     server_dtype: str,
     concurrency: int = 1,
     boundaries_known: Sequence[int] = (),
+    num_layers: int | None = None,
     recorded: bool = False,
     target_logits: Callable[[Tensor], Tensor] | None = None,
     target_embedding: Tensor | None = None,
@@ -114,6 +115,7 @@ def run_parity(
         options: `depth` is K.
         server_dtype: that the server computes in; it decides what counts as a near-tie.
         boundaries_known: boundaries for the faults that tap other layers; () = those are not tried.
+        num_layers: of the target, for the boundaries that engines tap by default.
         recorded: `states` knows the recorded answers of `prompts` only: answers that leave them are left out.
         target_embedding: [V, H], for the fault that replaces the draft's own.
         target_logits: given where the server samples its drafts: ids [1, T] to the target's logits [T, V].
@@ -157,6 +159,7 @@ def run_parity(
             talk,
             boundaries_known=boundaries_known,
             thetas=THETAS,
+            num_layers=num_layers,
             target_embedding=target_embedding,
         )
         fitting = suspects(served.pooled, known)

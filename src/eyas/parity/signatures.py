@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from eyas.contract.spec.layer_ids import default_boundaries
 from eyas.decode.accept_length import Acceptance
 from eyas.models.draft import Eagle3Draft
 from eyas.models.states import StateSource
@@ -52,6 +53,7 @@ def signatures(
     *,
     boundaries_known: Sequence[int],
     thetas: Sequence[float],
+    num_layers: int | None = None,
     target_embedding: Tensor | None = None,
     fills: Sequence[Fill] = ("zeros",),
 ) -> list[Signature]:
@@ -64,6 +66,7 @@ def signatures(
         num_draft_tokens: K.
         boundaries_known: boundaries that `states` can give; others are not tried.
         thetas: RoPE bases to try.
+        num_layers: of the target: the boundaries that engines tap where a draft names none are tried.
         target_embedding: [V, H]: where it is given, a draft's own embedding replaced by it is a fault too.
         fills: what memory may hold where an engine loads nothing.
 
@@ -75,7 +78,10 @@ def signatures(
         results = replay_states(states, one, rows, num_draft_tokens, Silent(), batch_tokens=_BATCH_TOKENS)
         return tuple(tuple(row.accepted) for row in results)
 
-    planted = list(_planted(draft, boundaries_known, thetas, target_embedding, fills))
+    planted = [
+        *_planted(draft, boundaries_known, thetas, target_embedding, fills),
+        *_default_boundaries(draft, boundaries_known, num_layers),
+    ]
     classes: dict[tuple[tuple[int, ...], ...], list[str]] = {}
     with talk.progress("faults", len(planted) + 1, "faults") as bar:
         trained = rounds_of(draft)
@@ -120,6 +126,17 @@ def _planted(
         replaced = as_read(draft, draft.spec)
         replaced.load_state_dict({"embed_tokens.weight": target_embedding}, strict=False, assign=True)
         yield "the target's embedding in place of the draft's own", replaced
+
+
+def _default_boundaries(
+    draft: Eagle3Draft, boundaries_known: Sequence[int], num_layers: int | None
+) -> Iterator[tuple[str, Eagle3Draft]]:
+    """What engines tap where a draft's layer ids are not found (docs/semantics.md)."""
+    default = None if num_layers is None else default_boundaries(num_layers)
+    is_new = default != draft.spec.aux_boundaries and draft.spec.num_aux == 3
+    if default is not None and is_new and set(default) <= set(boundaries_known):
+        spec = replace(draft.spec, aux_boundaries=default)
+        yield f"layer ids not read: boundaries {default}, the engines' default", as_read(draft, spec)
 
 
 def _without(draft: Eagle3Draft, names: Sequence[str], fill: Fill) -> Eagle3Draft:

@@ -58,6 +58,7 @@ def parity_with_target(
             server_dtype=_server_dtype(config, folder, talk),
             concurrency=config.concurrency,
             boundaries_known=range(target.num_layers + 1),
+            num_layers=target.num_layers,
             target_logits=_logits_of(target) if config.drafts == "sampled" else None,
             target_embedding=target.parts.embedding,
         )
@@ -99,6 +100,7 @@ def parity_on_probe(
             server_dtype=dtype,
             concurrency=config.concurrency,
             boundaries_known=sorted(pack.states),
+            num_layers=pack.about.num_layers,
             recorded=True,
             target_embedding=pack.embedding(placement.dtype).to(placement.device),
         )
