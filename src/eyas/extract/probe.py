@@ -10,7 +10,7 @@ from eyas.extract.config import ExtractConfig
 from eyas.extract.open_source import open_source
 from eyas.extract.plan import boundaries_of, identity_of
 from eyas.extract.proof import Proof
-from eyas.extract.proving import prove, prover_of, spread_by_length
+from eyas.extract.proving import place_of_parts, prove, prover_of, spread_by_length
 from eyas.extract.source import AskedRow, ExtractSource, Wanted
 from eyas.extract.tensors import as_tensor
 from eyas.models.placement import place
@@ -65,7 +65,7 @@ def extract_probe(request: ProbeRequest, config: ExtractConfig, talk: Talk) -> t
     try:
         for said in source.probe():
             talk.line(said)
-        parts = FrozenParts.load(request.target, placement)
+        parts = FrozenParts.load(request.target, place_of_parts(source, placement))
         for row in rows:
             check_vocabulary(row, parts.vocab_size)
         asked = [AskedRow(token_ids=(*row.prompt_ids, *row.response_ids)) for row in rows]

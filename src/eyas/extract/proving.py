@@ -23,12 +23,17 @@ _MEMORY_SPARE = 1.25
 def prover_of(source: ExtractSource, wanted: Wanted, placement: Placement, config: ExtractConfig, talk: Talk) -> Prover:
     """What the source is compared with: the target itself where it fits, and its head where that can be read."""
     try:
-        parts = FrozenParts.load(wanted.folder, placement)
+        parts = FrozenParts.load(wanted.folder, place_of_parts(source, placement))
     except TargetPartMissing as error:
         talk.note(f"the source's own tokens are not checked: {error.what} ({error.why})")
         parts = None
     own = source.target if isinstance(source, TransformersSource) else None
     return Prover(source, wanted, parts, own or _reference(wanted, placement, config, talk))
+
+
+def place_of_parts(source: ExtractSource, placement: Placement) -> Placement:
+    """Where head and norm are put: beside a target in this process; on the CPU where a server may fill the GPU."""
+    return placement if source.is_reference else Placement(getattr(torch, source.dtype), torch.device("cpu"))
 
 
 def _reference(wanted: Wanted, placement: Placement, config: ExtractConfig, talk: Talk) -> Target | None:
