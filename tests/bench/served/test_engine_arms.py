@@ -24,6 +24,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     )
     options = ["--engine", "vllm", "--target", target, "--draft", draft, "--pythonpath", site, "--port", free_port()]
     options += ["--data", tmp_path / "rows.jsonl", "--runs", tmp_path / "runs", "--out", tmp_path / "bench.json"]
+    options += ["--engine-flags", "--max-num-seqs 4"]
     return ["bench", *map(str, options), "--max-new-tokens", "16", "--repeats", "1"]
 
 
@@ -40,6 +41,7 @@ def test_both_are_started_measured_and_ended(command: list[str], tmp_path: Path,
     assert figures["server"]["accepted"]["accept_length"] > 1
     assert figures["baseline"]["accepted"] is None
     assert [any(word.startswith("--speculative") for word in argv) for argv in commands] == [True, False]
+    assert all("--max-num-seqs" in argv for argv in commands)
     assert said.err.count("ended after") == 2
     here = str(tmp_path / "site")
     assert not [p for p in psutil.process_iter(["cmdline"]) if here in " ".join(p.info["cmdline"] or ())]

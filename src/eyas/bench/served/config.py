@@ -109,7 +109,7 @@ class StartOptions:
     port: int | None = None
     """With --engine of another: HTTP port; default is the engine's."""
 
-    engine_flags: str = ""
+    engine_flags: Annotated[str, Parameter(allow_leading_hyphen=True)] = ""
     """With --engine of another: its further flags in one text, such as "--mem-fraction-static 0.8"; both servers get
     them, those of speculation only the one with the draft."""
 
