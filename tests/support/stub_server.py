@@ -219,7 +219,9 @@ class StubServer:
         return f"sglang:generation_tokens_total {self.generated}\nsglang:num_running_reqs 0\n"
 
     def _server_info(self) -> dict[str, Any]:
-        states = [{"last_gen_throughput": 1.0} for _ in range(self.script.ranks)]
+        most = 48 if self.script.speculates else 4096
+        state = {"last_gen_throughput": 1.0, "effective_max_running_requests_per_dp": most}
+        states = [dict(state) for _ in range(self.script.ranks)]
         algorithm = "EAGLE3" if self.script.speculates else None
         info = {"speculative_algorithm": algorithm, "dp_size": self.script.ranks, "internal_states": states}
         return info | {"version": self.script.version, "speculative_num_steps": self.script.depth}

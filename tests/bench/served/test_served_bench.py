@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from eyas.cli.app import main
+from stub_server import Script, StubServer
 from timed import timed
 
 QUESTIONS = [
@@ -177,6 +178,23 @@ def test_questions_that_are_none_are_refused_by_line(line: str, tmp_path: Path, 
 
     assert code == 2
     assert "q.jsonl:2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("incremental", [False, True])
+def test_an_engines_own_route_and_its_limit_of_requests(incremental: bool, tmp_path: Path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt_ids": [n, 2], "response_ids": [3]}) + "\n" for n in range(3)))
+    script = Script(engine="sglang", incremental=incremental, accepted=(2, 1, 0, 3))
+    with StubServer(script) as server, StubServer(Script(engine="sglang", speculates=False)) as plain:
+        arguments = ["--baseline", plain.url, "--data", rows, "--concurrency", "2,64", "--repeats", 1]
+        _, document = measured(tmp_path, server.url, *arguments)  # a stub's speed is its own
+
+    assert [point["point"]["concurrency"] for point in document["points"]] == [2, 48]
+    assert any("64 became 48 for all" in note and "--max-running-requests" in note for note in document["notes"])
+    accepted = document["points"][0]["figures"]["server"]["accepted"]
+    assert (accepted["source"], accepted["rounds"] > 0, len(accepted["per_position"])) == ("answers", True, 3)
+    assert document["points"][0]["figures"]["baseline"]["accepted"] is None
+    assert document["points"][0]["comparison"]["num_equal"] == 3
 
 
 def test_events_that_arrive_torn_are_put_together(tmp_path: Path, questions: Path):
