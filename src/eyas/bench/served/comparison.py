@@ -34,7 +34,7 @@ class ServedComparison:
             with its 95 % bootstrap interval over prompts.
         num_equal, num_compared: answers that are the baseline's first ones, of those that can be compared; 0 of 0 where
             texts are sampled.
-        num_equal_baseline: of as many answers of the baseline's own later repeats; None with one repeat.
+        num_equal_baseline, num_compared_baseline: the same for the baseline's own later repeats.
         first_difference: median place (tokens, or words of text) at which the others part; None if all are equal.
         verdict: in words.
     """
@@ -47,7 +47,8 @@ class ServedComparison:
     per_user_high: float
     num_equal: int
     num_compared: int
-    num_equal_baseline: int | None
+    num_equal_baseline: int
+    num_compared_baseline: int
     first_difference: float | None
     verdict: str
 
@@ -72,7 +73,7 @@ def compare_served(
     ratios = sorted(_speed(mine) / _speed(other) for mine, other in zip(own, plain, strict=True))
     per_user, low, high = ratio_interval(_per_token(plain), _per_token(own), seed=seed)
     places = _differences(plain[0], own) if is_greedy else []
-    again = _differences(plain[0], plain[1:]) if is_greedy and len(plain) > 1 else None
+    again = _differences(plain[0], plain[1:]) if is_greedy else []
     parted = [place for place in places if place is not None]
     return ServedComparison(
         speedup=median(ratios),
@@ -83,7 +84,8 @@ def compare_served(
         per_user_high=high,
         num_equal=len(places) - len(parted),
         num_compared=len(places),
-        num_equal_baseline=None if again is None else sum(place is None for place in again),
+        num_equal_baseline=sum(place is None for place in again),
+        num_compared_baseline=len(again),
         first_difference=median(parted) if parted else None,
         verdict=_verdict(per_user, low, high, accepted),
     )

@@ -439,7 +439,8 @@ def _verdict(measured: Sequence[MeasuredPoint], work: Workload, problem: EyasErr
         equal = [one.comparison for one in measured if one.comparison is not None and one.comparison.num_compared]
         if equal:
             same, every = sum(c.num_equal for c in equal), sum(c.num_compared for c in equal)
-            again = sum(c.num_equal_baseline or 0 for c in equal)
-            also = f" (the baseline repeats {again} of its own)" if equal[0].num_equal_baseline is not None else ""
+            again = sum(c.num_equal_baseline for c in equal)
+            asked = sum(c.num_compared_baseline for c in equal)
+            also = f" (the baseline repeats {again} of {asked} of its own)" if asked else ""
             lines.append(f"{same} of {every} greedy answers are the baseline's{also}")
     return ". ".join(lines) + "."
