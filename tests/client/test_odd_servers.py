@@ -113,3 +113,9 @@ def test_any_values_of_vllms_counters_are_taken(rows: list[tuple[str, float]]):
 def test_a_proxy_page_instead_of_metrics_gives_an_empty_reading():
     with answering(whole(json.dumps({"hello": 1}).encode())) as url:
         assert read(ServerAddress(url=url, api=server_api("vllm"))).generated_tokens is None
+
+
+@pytest.mark.parametrize("url", ["http://x/\x1b[31m", "http://[::1", "http://a\nb"])
+def test_a_url_that_is_none_is_told(url: str):
+    with pytest.raises(ServerUnreachable):
+        fetch(url)

@@ -40,11 +40,10 @@ def bench_url(url: str, baseline: str | None, request: ServedRequest) -> int:
     from eyas.bench.served.load import Arm
     from eyas.bench.served.run import BASELINE, SERVER
     from eyas.contract.engines.server_at import server_at
-    from eyas.serve.look.subject import parse
 
     talk, work = _prepared(request, [])
     key = os.environ.get("EYAS_API_KEY")
-    urls = [parse(one).url or one for one in (url, *([baseline] if baseline else []))]
+    urls = [_url(one) for one in (url, *([] if baseline is None else [baseline]))]
     arms = [Arm(name, server_at(one, key)) for name, one in zip((SERVER, BASELINE), urls, strict=False)]
     return _measured([nullcontext(arms[::-1])], work, {"urls": urls}, request, talk)  # the baseline first
 
@@ -64,6 +63,17 @@ def bench_engine_arms(
         talk.note(note)
     groups = [started(name, plans[name], options.runs, talk) for name in (SERVER, BASELINE)]
     return _measured(groups, work, {name: plan.shell() for name, plan in plans.items()}, request, talk)
+
+
+def _url(text: str) -> str:
+    """A server's URL; a process or a log, which `eyas watch` takes too, could be another's."""
+    from eyas.serve.look.subject import SubjectUnknown, parse
+
+    found = parse(text)
+    if found.url is None or found.pid is not None or found.log is not None:
+        why = "a benchmark fills a server with requests, so it is not guessed which one is meant"
+        raise SubjectUnknown(f"{text!r} is not the URL of a server", text, why, "give it as http://host:port")
+    return found.url
 
 
 def _prepared(request: ServedRequest, read: list[Path]) -> "tuple[Terminal, Workload]":

@@ -80,10 +80,11 @@ class ServerAddress:
     @property
     def is_loopback(self) -> bool:
         """Whether it is this machine."""
-        host = urlsplit(self.url).hostname or ""
+        host = ""
         try:
+            host = urlsplit(self.url).hostname or ""
             return ipaddress.ip_address(host).is_loopback
-        except ValueError:
+        except ValueError:  # a name, or a URL that is none
             return host == "localhost"
 
     @property
@@ -93,17 +94,22 @@ class ServerAddress:
 
 
 def open_http(address: ServerAddress, *, timeout_s: float = 60.0) -> "httpx.Client":
-    """An HTTP client for one server: `timeout_s` is the longest silence; connecting may take 5 s at most."""
+    """An HTTP client for one server: `timeout_s` is the longest silence; connecting may take 5 s at most.
+
+    Raises:
+        ServerUnreachable: `address.url` is not a URL.
+    """
     import httpx
 
-    return httpx.Client(
-        base_url=address.url.rstrip("/"),
-        headers={"Accept-Encoding": "identity", **address.headers},  # 13 kB of gzip can hold 4.8 GB
-        timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
-        trust_env=not address.is_loopback,
-        verify=certificates(),
-        limits=httpx.Limits(max_connections=None),
-    )
+    with translated_errors(address, ""):  # a URL that is none
+        return httpx.Client(
+            base_url=address.url.rstrip("/"),
+            headers={"Accept-Encoding": "identity", **address.headers},  # 13 kB of gzip can hold 4.8 GB
+            timeout=httpx.Timeout(timeout_s, connect=min(5.0, timeout_s)),
+            trust_env=not address.is_loopback,
+            verify=certificates(),
+            limits=httpx.Limits(max_connections=None),
+        )
 
 
 @cache

@@ -214,6 +214,16 @@ def test_random_ids_are_answered_to_the_end_and_marked(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    "url",
+    ["1", "/etc/passwd", "", "ftp://x", "http://", "http://[::1", "http://a b", "http://x/\x1b[31m", "http://x:99999"],
+)
+def test_what_is_not_a_url_is_refused_before_anything_is_asked(url: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["bench", url]) == 2
+    assert "error[watch-subject-unknown]" in capsys.readouterr().err
+    assert main(["bench", "http://127.0.0.1:1", "--baseline", url]) == 2
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["URL", "--target", "t"], "both were given"),

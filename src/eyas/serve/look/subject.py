@@ -85,9 +85,10 @@ def _require_url(url: str) -> str:
     """`url` if its host and port are valid; checked now, since later a bad URL looks like a silent server."""
     try:
         parts = urlsplit(url)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+        is_plain = url.isprintable() and " " not in url
+        if is_plain and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
             return url
-        why = "it wants http:// or https://, a host, and no port or one of 1 - 65535"
+        why = "it wants http:// or https://, a host, and no port or one of 1 - 65535; no blanks, no control characters"
     except ValueError as error:  # of the port, or of an address in brackets
         why = str(error)
     raise SubjectUnknown(f"{url!r} is not the URL of a server", url, why, "give it as http://host:port")
