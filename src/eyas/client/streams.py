@@ -35,6 +35,11 @@ class Arrived:
     ended_at: float = 0.0
     pieces: list[tuple[float, bytes]] = field(default_factory=list)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of its body."""
+        return sum(len(piece) for _, piece in self.pieces)
+
     def answer(self, address: ServerAddress) -> ServerAnswer:
         """Read it; an event has the time at which its line was complete.
 

@@ -92,6 +92,16 @@ def questions(number: int) -> list[Question]:
     return [Question(id=str(n), set="s", ids=(n + 1, 2, 3)) for n in range(number)]
 
 
+def test_answers_too_large_to_wait_are_read_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("eyas.bench.served.load._MOST_KEPT_BYTES", 3000)
+    with timed(ttft_s=0.002, round_s=0.001, accepted=[1, 0, 2]) as url:
+        turn = hold(Arm("server", server_at(url)), questions(5), GenerationOptions(max_new_tokens=20), 2, 60)
+
+    assert [(one.id, one.num_tokens, len(one.answer.output_ids or ())) for one in turn.asked] == [
+        (str(n), 20, 20) for n in range(5)
+    ]
+
+
 def test_latencies_are_those_that_the_server_recorded():
     """Within 1 %, and what the client itself says that it was late by."""
     with timed(ttft_s=0.25, round_s=0.02, accepted=[1, 0, 2]) as url:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import httpx
 
 _PROBE_S = 0.01
+_MOST_KEPT_BYTES = 256 << 20
 MOST_BUSY = 0.85  # of one processor: beyond it arrivals wait for the client
 MOST_LATE_S = 0.005
 
@@ -121,9 +122,11 @@ async def _hold(
 ) -> ServedTurn:
     rest = iter(questions)
     numbers = count()
-    came: list[tuple[int, Question, int, Arrived, ServerAnswer | None]] = []
+    came: list[tuple[int, Question, int, Arrived | ServerAnswer]] = []
+    kept = 0
 
     async def worker() -> None:
+        nonlocal kept
         connection = StreamConnection(arm.address)
         try:
             for question in rest:  # one iterator for all workers: each takes the next
@@ -132,11 +135,15 @@ async def _hold(
                 for turn in range(max(1, len(question.turns))):
                     prompt = arm.prompt(question, answers)
                     arrived = await connection.ask(prompt, options, max_seconds=max_seconds)
-                    # Reading costs milliseconds: it waits for the end where no later turn needs the text.
-                    is_last = turn + 1 >= len(question.turns)
-                    answer = None if is_last else arrived.answer(arm.address)
-                    answers.append("" if answer is None else answer.text)
-                    came.append((number, question, turn, arrived, answer))
+                    # Reading costs milliseconds: it waits for the end where no later turn needs the text, and where
+                    # what waits is not too much (an event may hold all ids so far).
+                    if turn + 1 >= len(question.turns) and kept + arrived.num_bytes < _MOST_KEPT_BYTES:
+                        kept += arrived.num_bytes
+                        came.append((number, question, turn, arrived))
+                    else:
+                        answer = arrived.answer(arm.address)
+                        answers.append(answer.text)
+                        came.append((number, question, turn, answer))
         finally:
             connection.close()
 
@@ -155,8 +162,13 @@ async def _hold(
     client = ClientLoad(busy=(time.process_time() - busy) / seconds, late_s=_percentile(late, 0.99))
     came.sort(key=lambda entry: (entry[0], entry[2]))
     asked = tuple(
-        Asked(id=q.id, set=q.set, turn=turn, answer=answer or arrived.answer(arm.address))
-        for _, q, turn, arrived, answer in came
+        Asked(
+            id=question.id,
+            set=question.set,
+            turn=turn,
+            answer=found if isinstance(found, ServerAnswer) else found.answer(arm.address),
+        )
+        for _, question, turn, found in came
     )
     return ServedTurn(seconds=seconds, asked=asked, client=client)
 
