@@ -120,6 +120,7 @@ def test_vllm_keeps_states_in_the_place_of_a_draft_and_hands_them_to_our_connect
             "capture-target",
             "no capture hook",
         ),
+        ("sglang", "0.5.23", LLAMA | {"logits_mup_width_multiplier": 0.5}, (), "capture-target", "arrives scaled"),
         ("sglang", "0.5.23", LLAMA, ("--enable-dp-attention",), "capture-flag", "padded together"),
         ("sglang", "0.5.23", LLAMA, ("--pp-size", "2"), "capture-flag", "earlier stages"),
         ("sglang", "0.5.23", LLAMA, ("--speculative-algorithm", "EAGLE3"), "capture-flag", "its own layers"),

@@ -20,6 +20,7 @@ from eyas.diagnostic import Diagnostic
 _HERE = Path(__file__).parent
 # the first that this version knows; before 0.5.12 prefill graphs are off by default
 _NO_PREFILL_GRAPHS = ("--disable-prefill-cuda-graph", "--disable-piecewise-cuda-graph")
+_SCALED_LAST = "logits_mup_width_multiplier"  # of muP targets
 _UNWANTED = {
     "--speculative-algorithm": "a draft sets the target's capture hook to its own layers",
     "--pp-size": "the aux states of the earlier stages do not reach the last one",
@@ -86,9 +87,13 @@ def _layer_ids(recipe: Recipe, wish: CaptureWish) -> tuple[list[int], list[Diagn
         return [], [
             refused("capture-target", recipe, name="unknown", why="eyas has not seen its config", do="give its folder")
         ]
-    architectures = target_spec(recipe.target_headers).architectures
+    target = target_spec(recipe.target_headers)
+    architectures = target.architectures
     hook = target_hook(load_hooks(_HERE), engine, architectures)
     name = next(iter(architectures), "unnamed")
+    if target.text_config.get(_SCALED_LAST):
+        why, do = f"its last state arrives scaled ({_SCALED_LAST})", "use `eyas extract --from transformers`"
+        return [], [refused("capture-target", recipe, name=name, why=why, do=do)]
     if hook.status in ("absent", "unregistered"):
         do = f"use SGLang {hook.first} or newer" if hook.first else "use `eyas extract --from transformers`"
         return [], [refused("capture-target", recipe, name=name, why="this version's class has no capture hook", do=do)]
