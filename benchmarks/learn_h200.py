@@ -209,7 +209,7 @@ class Bench:
             target=self.folder, rows=rows, out=self.args.out / "none", device=self.args.device,
             init_from=Path(job["init_from"]) if job.get("init_from") else None,
         )  # fmt: skip
-        plan = make_plan(self.folder, rows, config, request.init_from, None, self.args.device.split(":")[0])
+        plan = make_plan(request, config, self.args.device.split(":")[0])
         draft = starting_draft(request, config, plan, self.target.frozen, Silent())
         begin = time.monotonic()
         trainer = self.trainer(draft, config, plan)

@@ -26,7 +26,7 @@ def test_it_says_what_was_learned_with_the_definitions_beside_the_numbers(argume
         assert f"  {label} " in said.out
     assert "draft vocabulary: 32 tokens cover 100.00% of the supervised ones" in said.err
     assert (
-        "note: chosen for 3 steps, adamw and a new draft of width 32: a peak learning rate of 0.018 (--lr)" in said.err
+        "note: chosen for 3 steps, muon and a new draft of width 32: a peak learning rate of 0.036 (--lr)" in said.err
     )
     assert (tmp_path / "draft" / "model.safetensors").exists()
 

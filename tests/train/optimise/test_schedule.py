@@ -5,7 +5,10 @@ from eyas.train.optimise.schedule import average_keep, lr_share
 
 
 def course(**options) -> list[float]:
-    return [lr_share(step, 100, TrainConfig(warmup_share=0.1, **options)) for step in range(100)]
+    return [
+        lr_share(step, 100, TrainConfig(**{"warmup_share": 0.1, "final_lr_share": 0.1, **options}))
+        for step in range(100)
+    ]
 
 
 @pytest.mark.parametrize(("schedule", "middle"), [("cosine", 0.55), ("linear", 0.55), ("constant", 1.0), ("wsd", 1.0)])
