@@ -87,12 +87,14 @@ def write_data(args: argparse.Namespace, found: dict[str, Path], errors: list[st
     kinds = ("summary", "passages", "documents")
 
     def attempt(name: str, *options: Any) -> bool:
-        try:
-            prepare(args, name, *options)
-            return True
-        except Exception as error:  # noqa: BLE001 - told at the end; the arms and the other data do not need it
-            errors.append(f"{name}: {type(error).__name__}: {error}")
-            return False
+        for wait in (30, 60, 0):  # a writer that outlived an earlier start may still hold its file
+            try:
+                prepare(args, name, *options)
+                return True
+            except Exception as error:  # noqa: BLE001 - told at the end; the arms and the other data do not need it
+                errors.append(f"{name}: {type(error).__name__}: {error}")
+                time.sleep(wait)
+        return False
 
     if attempt("quarter", "--data", f"{given}:{share:.4f}", "--held-out", 0):
         found["quarter"] = args.out / "quarter"

@@ -29,10 +29,10 @@ def test_all_problems_are_told_at_once():
 def test_what_was_left_open_is_chosen_and_told():
     resolved = resolve(TrainConfig(tokens=64_000), hidden_size=1152, num_tokens=10_000, longest=2000)
     assert resolved.lr == pytest.approx(1e-3)
-    assert resolved.batch_tokens == 256
+    assert resolved.batch_tokens == 512
     assert resolved.notes[0] == (
         "chosen for 0.064 M tokens, muon and a new draft of width 1152: a peak learning rate of 0.001 (--lr),"
-        " 256 tokens a step (--batch-tokens)"
+        " 512 tokens a step (--batch-tokens)"
     )
     plain = resolve(TrainConfig(tokens=64_000, optimiser="adamw"), hidden_size=1152, num_tokens=1, longest=9)
     assert plain.lr == pytest.approx(5e-4)
@@ -41,7 +41,7 @@ def test_what_was_left_open_is_chosen_and_told():
 
 @pytest.mark.parametrize(
     ("total", "expected"),
-    [(1, 256), (10_000, 256), (10**6, 1024), (15 * 10**6, 4096), (90 * 10**6, 8192), (10**12, 32768)],
+    [(1, 256), (10_000, 256), (2_000_000, 2048), (50_000_000, 8192), (10**9, 32768), (10**12, 32768)],
 )
 def test_steps_and_their_size_both_grow_with_the_run(total, expected):
     assert batch_tokens_for(total) == expected

@@ -88,8 +88,8 @@ class TrainConfig:
     epochs: Annotated[int, Parameter(group=AMOUNT)] = 1
     """Passes over the rows, when neither --steps nor --tokens is given."""
     batch_tokens: Annotated[int | None, Parameter(group=OPTIMISATION)] = None
-    """Tokens per optimiser step, at least one row; by default 2048 with --steps, else about 0.75 √(tokens of the
-    run), a power of two, 256 … 32768."""
+    """Tokens per optimiser step, at least one row; by default 2048 with --steps, else about 1.5 √(tokens of the run),
+    a power of two, 256 … 32768."""
     batch_ramp: Annotated[float, Parameter(group=OPTIMISATION)] = 1.0
     """Size of the first step as a share of --batch-tokens, above 0; it grows to 1 over the first half of the run."""
     micro_batch_tokens: Annotated[int | None, Parameter(group=OPTIMISATION)] = None
@@ -113,7 +113,8 @@ class TrainConfig:
     optimiser: Annotated[Literal["adamw", "muon"], Parameter(group=OPTIMISATION)] = "muon"
     """muon for the matrices between states, with adamw for head, embedding and norms; or adamw for all."""
     lr: Annotated[float | None, Parameter(group=OPTIMISATION)] = None
-    """Peak learning rate; by default 2e-3 at width 576 (adamw: 1e-3), falling with 1 / width; a fifth with --init-from."""
+    """Peak learning rate; by default 2e-3 at width 576 (adamw: 1e-3), falling with 1 / width; a fifth with
+    --init-from."""
     warmup_share: Annotated[float, Parameter(group=OPTIMISATION)] = 0.05
     """Share of the steps over which the learning rate rises linearly, 0 … 1."""
     schedule: Annotated[Literal["cosine", "linear", "constant", "wsd"], Parameter(group=OPTIMISATION)] = "wsd"
@@ -261,11 +262,11 @@ def resolve(config: TrainConfig, *, hidden_size: int, num_tokens: int, longest: 
 def batch_tokens_for(total: int) -> int:
     """Tokens per step for a run of `total` tokens: steps and their size both grow with √total.
 
-    10 k tokens: 256 (40 steps); 1 M: 1024 (1000); 15 M: 4096 (3600); 1 G: 32768 (30 000). A fixed number of steps
-    would give small runs too few updates, or make the steps of large runs too small. Half as many tokens as eyas took
-    before: benchmarks/learn_h200_202611.md.
+    10 k tokens: 256 (40 steps); 2 M: 2048 (1000); 50 M: 8192 (6000); 1 G: 32768 (30 000). A fixed number of steps
+    would give small runs too few updates, or make the steps of large runs too small. Half as many gave as much
+    (benchmarks/learn_h200_202611.md) and take longer.
     """
-    return int(min(32768, max(256, 2 ** round(log2(0.75 * max(1, total) ** 0.5)))))
+    return int(min(32768, max(256, 2 ** round(log2(1.5 * max(1, total) ** 0.5)))))
 
 
 def _problems(config: TrainConfig) -> list[str]:

@@ -87,7 +87,7 @@ def train(
         Number of GPUs of this machine, or of processes with --device cpu; each optimiser step's rows are divided among
         them. For several machines: torchrun ... -m eyas train.
     shard
-        Divide the draft's fp32 weights and AdamW moments among the processes (FSDP2): for drafts too large for a GPU.
+        Divide the draft's fp32 weights and moments among the processes (FSDP2): for drafts too large for a GPU.
     threads
         CPU threads of each process, 1 … 1024; by default torch chooses.
     read_ahead_gb
