@@ -14,6 +14,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 # Asking the driver itself would initialise it in this process, and no fork could use the GPU.
@@ -57,12 +58,22 @@ def steps_kept(out: Path) -> int:
     return step
 
 
-def kill_at_random(arguments: list[str], out: Path, log: Path, chance: random.Random) -> None:
-    """One life: killed up to a few steps after it went on, or while it starts."""
+def kill_at_random(
+    arguments: list[str], out: Path, log: Path, chance: random.Random, meanwhile: Callable[[], None] | None
+) -> None:
+    """One life: killed up to a few steps after it went on, or while it starts.
+
+    Args:
+        meanwhile: called when half of these steps are done; what it kills must not end the life.
+    """
     is_at_start = chance.random() < _AT_STARTS
     wanted = 0 if is_at_start else steps_kept(out) + chance.randrange(1, _STEPS_PER_LIFE // 2)
     pid = start(arguments, log)
+    half = (steps_kept(out) + wanted) // 2
     while steps_kept(out) < wanted:
+        if meanwhile is not None and steps_kept(out) >= half:
+            meanwhile()
+            meanwhile = None
         if os.waitpid(pid, os.WNOHANG) != (0, 0):
             sys.exit(f"a life ended by itself:\n{log.read_text()[-3000:]}")
         time.sleep(0.001)
@@ -104,20 +115,31 @@ def inputs_in(folder: Path) -> tuple[Path, Path]:
     return target, rows
 
 
-def soak(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """Both runs and their comparison."""
+def soak(
+    options: argparse.Namespace,
+    folder: Path,
+    given: Callable[[Path, Path], list[str]] = lambda target, rows: [],
+    meanwhile: Callable[[], None] | None = None,
+) -> dict[str, object]:
+    """Both runs and their comparison.
+
+    Args:
+        given: target and rows -> further arguments, such as where their states are.
+        meanwhile: see `kill_at_random`; not in the undisturbed run.
+    """
     target, rows = (options.target, options.rows) if options.target else inputs_in(folder)
     steps = _STEPS_PER_LIFE * (options.kills + 1)
     arguments = [
         *["train", "--target", str(target), "--data", str(rows), "--device", options.device, "--threads", "1"],
         *["--steps", str(steps), "--batch-tokens", str(options.batch_tokens), "--ttt-steps", "3"],
         *["--draft-vocab-size", "32", "--eval-every", "7"],
+        *given(Path(target), Path(rows)),
     ]
     whole, killed, log = folder / "whole", folder / "killed", folder / "log"
     finish([*arguments, "--out", str(whole), "--checkpoint-every-s", "0"], log)
     chance, often = random.Random(options.seed), [*arguments, "--out", str(killed), "--checkpoint-every-s", "1e-9"]
     for number in range(options.kills):
-        kill_at_random(often, killed, log, chance)
+        kill_at_random(often, killed, log, chance, meanwhile)
         assert not killed.exists(), "a killed run leaves no draft"
         print(f"kill {number + 1} of {options.kills}: {steps_kept(killed)} of {steps} steps kept", file=sys.stderr)
     finish(often, log)

@@ -14,7 +14,7 @@ import pytest
 
 from eyas.data.rows.row_store import Rows
 from eyas.extract.proof import StatesMismatch
-from eyas.extract.source import SourceUnsupported
+from eyas.extract.source import SourceFailed, SourceUnsupported
 from eyas.models.target import Target
 from eyas.talk import Silent
 from eyas.train.config import TrainConfig
@@ -160,8 +160,22 @@ def test_servers_that_give_states_of_different_kinds_are_refused(inputs, tmp_pat
         a=FakeSource(inputs[0], BOUNDARIES),
         b=FakeSource(inputs[0], BOUNDARIES, last="pre-norm"),
     )
-    with pytest.raises(SourceUnsupported, match="states of different kinds"):
+    with pytest.raises(SourceUnsupported, match="b gives states of another kind"):
         run(request_of(inputs, tmp_path / "d", ("a", "b")))
+
+
+def test_of_several_servers_one_may_come_later_but_not_the_only_one(inputs, live, tmp_path: Path, monkeypatch):
+    dead = threading.Event()
+    late = FakeSource(inputs[0], BOUNDARIES, dead=dead)
+    served_by(monkeypatch, a=late, b=FakeSource(inputs[0], BOUNDARIES))
+    dead.set()
+    with pytest.raises(SourceFailed, match="nothing answers"):
+        run(request_of(inputs, tmp_path / "c", ("a",)))
+    threading.Timer(0.5, dead.clear).start()
+    talk = Silent()
+    done = run(request_of(inputs, tmp_path / "d", ("a", "b")), talk=talk)
+    assert losses(done) == pytest.approx(live, rel=1e-6)
+    assert any(note.startswith("a does not answer") for note in talk.notes)
 
 
 def test_a_server_whose_states_are_not_those_that_its_tokens_come_from_is_refused(inputs, tmp_path: Path, monkeypatch):

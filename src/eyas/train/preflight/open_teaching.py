@@ -1,7 +1,7 @@
 """What a run learns from, opened: the target in this process, or its frozen parts and states from elsewhere."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -10,7 +10,7 @@ from eyas.contract.engines.server_at import server_at
 from eyas.data.text.tokenise import TokenRow
 from eyas.extract.proof import Prover, mismatch
 from eyas.extract.server_source import ServerSource
-from eyas.extract.source import AskedRow, ExtractSource, SourceUnsupported, Wanted
+from eyas.extract.source import AskedRow, ExtractSource, SourceFailed, SourceUnsupported, Wanted
 from eyas.models.placement import Placement
 from eyas.models.states import StateSource
 from eyas.models.target import FrozenParts
@@ -72,20 +72,23 @@ def _from_store(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, talk
 def _from_streams(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, talk: Talk) -> Teaching:
     boundaries = tuple(sorted(plan.spec.aux_boundaries or ()))
     wanted = Wanted(folder=request.target, target=plan.target, boundaries=boundaries, dtype="bfloat16")
-    fetchers = [StreamFetcher(name, partial(_open_server, name, wanted, talk), plan.rows) for name in request.streams]
+    prove = partial(_prove, wanted=wanted, plan=plan, parts=parts, talk=talk)
+    fetchers = [StreamFetcher(name, partial(_opened, name, wanted, prove, talk), plan.rows) for name in request.streams]
+    kind = None
     for fetcher in fetchers:
-        dtype, last = fetcher.kind
-        talk.line(f"states: {fetcher.name} ({fetcher.source.name}), {dtype}, last {last}; {'; '.join(fetcher.notes)}")
-        if fetcher.kind != fetchers[0].kind:
-            raise SourceUnsupported(
-                "the servers give states of different kinds",
-                f"{fetchers[0].name}, {fetcher.name}",
-                f"{', '.join(fetchers[0].kind)} and {', '.join(fetcher.kind)}",
-                "start all servers with the same engine, version and dtype",
-            )
-        _prove(fetcher, Prover(fetcher.source, wanted, parts, None), plan, talk)
-    dtype, last = fetchers[0].kind
-    kept = Kept(dtype=dtype, boundaries=boundaries, is_normed=last == "post-norm")
+        fetcher.kind = kind
+        try:
+            fetcher.require_ready()
+            kind = fetcher.kind
+        except SourceFailed as error:
+            if kind is None and fetcher is fetchers[-1]:
+                raise
+            talk.note(f"{fetcher.name} does not answer ({error.why}): it is asked again while the draft trains")
+    fetchers.sort(key=lambda fetcher: fetcher.source is None)
+    assert kind is not None, "one of them answers"
+    for fetcher in fetchers:
+        fetcher.kind = kind
+    kept = Kept(dtype=kind[0], boundaries=boundaries, is_normed=kind[1] == "post-norm")
     feed = _fed(fetchers, kept, plan, parts, request, talk)
     held_out: StateSource | None = None
     if plan.held_out is not None and plan.held_out.pack is None:
@@ -96,15 +99,26 @@ def _from_streams(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, ta
     return Teaching(parts=parts, states=feed, held_out=held_out or _of_pack(plan, parts), feed=feed)
 
 
-def _prove(fetcher: StreamFetcher, prover: Prover, plan: TrainPlan, talk: Talk) -> None:
+def _opened(name: str, wanted: Wanted, prove: Callable[[str, ExtractSource], None], talk: Talk) -> ExtractSource:
+    """A source that can give what is wanted, and has proven it."""
+    source = _open_server(name, wanted, talk)
+    notes = source.probe()
+    talk.line(f"states: {name} ({source.name}), {source.dtype}, last {source.last}; {'; '.join(notes)}")
+    prove(name, source)
+    return source
+
+
+def _prove(
+    name: str, source: ExtractSource, *, wanted: Wanted, plan: TrainPlan, parts: FrozenParts, talk: Talk
+) -> None:
     """Some rows alone, together and in parts, and the tokens that the server itself writes after them."""
     by_length = sorted({row.token_ids[:_MOST_PROOF_TOKENS] for row in itertools.islice(plan.rows, 1000)}, key=len)
     chosen = by_length[:: max(1, len(by_length) // _PROOF_ROWS)][-_PROOF_ROWS:]
-    proof = prover.prove([AskedRow(token_ids=ids) for ids in chosen])
+    proof = Prover(source, wanted, parts, None).prove([AskedRow(token_ids=ids) for ids in chosen])
     if proof.faults:
-        raise mismatch(fetcher.name, proof.faults, f"{counted(proof.num_rows, 'row')} before the run")
+        raise mismatch(name, proof.faults, f"{counted(proof.num_rows, 'row')}, before it is learned from")
     talk.line(
-        f"{fetcher.name} is proven on {counted(proof.num_rows, 'row')}: alone, together and in parts they have the same"
+        f"{name} is proven on {counted(proof.num_rows, 'row')}: alone, together and in parts they have the same"
         f" states; {proof.num_greedy_right} of {proof.num_greedy} times its own next token is the head's"
     )
 
