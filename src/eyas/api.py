@@ -51,6 +51,11 @@ if TYPE_CHECKING:
     from eyas.models.load_draft import load_draft as load_draft
     from eyas.models.placement import place as place
     from eyas.models.save_draft import save_draft as save_draft
+    from eyas.models.states import States as States
+    from eyas.models.states import StateSource as StateSource
+    from eyas.models.states import states_of_row as states_of_row
+    from eyas.models.target import FrozenParts as FrozenParts
+    from eyas.models.target import LiveStates as LiveStates
     from eyas.models.target import Target as Target
     from eyas.models.target_folder import resolve_target as resolve_target
     from eyas.records.eval_record import EvalRecord as EvalRecord
@@ -105,7 +110,8 @@ _NAMES = {
     "models.load_draft": "load_draft",
     "models.placement": "place",
     "models.save_draft": "save_draft",
-    "models.target": "Target",
+    "models.states": "StateSource States states_of_row",
+    "models.target": "FrozenParts LiveStates Target",
     "models.target_folder": "resolve_target",
     "records.eval_record": "EvalRecord",
     "records.eval_rows": "EvalRow read_eval_rows",

@@ -1,5 +1,6 @@
 """Training under SIGKILL with states from elsewhere, whose servers are killed too; `training_soak.py` says how."""
 
+import json
 import threading
 from argparse import Namespace
 from pathlib import Path
@@ -45,6 +46,8 @@ def test_a_training_from_servers_that_are_killed_beside_it_learns_from_each_row_
     servers = list[Server]()
 
     def given(target: Path, rows: Path) -> list[str]:
+        config = json.loads((target / "config.json").read_text())
+        (target / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))
         for name in ("a", "b"):
             (tmp_path / name).mkdir()
             servers.append(Server(tmp_path / name, target, limit=1 << 22))

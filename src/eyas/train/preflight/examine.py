@@ -215,7 +215,7 @@ def check_target(
     if answers.is_foreign:
         talk.note(
             "the draft will learn text that this target would not write; let the target answer the prompts with"
-            f" eyas prepare --target {request.target} --data F --regenerate --out {request.rows}-own"
+            f" eyas prepare --target {request.target} --data F --regenerate --out {request.rows or 'ROWS'}-own"
         )
     return answers, teacher
 
