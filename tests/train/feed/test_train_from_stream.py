@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eyas.client.address import ServerUnreachable
 from eyas.data.rows.row_store import Rows
 from eyas.extract.proof import StatesMismatch
 from eyas.extract.source import SourceFailed, SourceUnsupported
@@ -44,6 +45,7 @@ def _soon(monkeypatch):
 
 
 def served_by(monkeypatch, **sources: FakeSource) -> None:
+    monkeypatch.setattr(open_teaching, "_require_one_there", lambda streams: None)
     monkeypatch.setattr(open_teaching, "_open_server", lambda name, wanted, talk: sources[name])
 
 
@@ -176,6 +178,12 @@ def test_of_several_servers_one_may_come_later_but_not_the_only_one(inputs, live
     done = run(request_of(inputs, tmp_path / "d", ("a", "b")), talk=talk)
     assert losses(done) == pytest.approx(live, rel=1e-6)
     assert any(note.startswith("a does not answer") for note in talk.notes)
+
+
+def test_a_run_that_finds_no_server_ends_before_anything_is_loaded(inputs, tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(open_teaching.FrozenParts, "load", None)
+    with pytest.raises(ServerUnreachable):
+        run(request_of(inputs, tmp_path / "d", ("http://127.0.0.1:9", "sglang://127.0.0.1:10")))
 
 
 def test_a_server_whose_states_are_not_those_that_its_tokens_come_from_is_refused(inputs, tmp_path: Path, monkeypatch):

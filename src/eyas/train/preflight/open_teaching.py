@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
+from eyas.client.address import ServerUnreachable
 from eyas.contract.engines.registry import all_engines
 from eyas.contract.engines.server_at import server_at
 from eyas.data.text.tokenise import TokenRow
@@ -36,7 +37,7 @@ def open_teaching(
 
     Raises:
         What `Target.load`, `FrozenParts.load` and `ServerSource.open` raise.
-        ServerUnreachable: a server is not there; told before anything is loaded.
+        ServerUnreachable: no server is there; told before anything is loaded.
         SourceUnsupported: a server does not give the states that the draft reads.
         StatesMismatch: what it gives are not the target's.
     """
@@ -44,8 +45,7 @@ def open_teaching(
     if not request.is_given:
         talk.line(f"loading the target {request.target.name} ({dtype}, {placement.device})")
         return Teaching.load(request.target, placement, config)
-    for name in request.streams:
-        server_at(urlsplit(name)._replace(scheme="https" if name.startswith("https:") else "http", query="").geturl())
+    _require_one_there(request.streams)
     talk.line(f"loading embedding, final norm and head of {request.target.name} ({dtype}, {placement.device})")
     parts = FrozenParts.load(request.target, placement)
     return (
@@ -97,6 +97,18 @@ def _from_streams(request: TrainRequest, plan: TrainPlan, parts: FrozenParts, ta
         ]
         held_out = _held_out(fetchers[0].over(texts), kept, plan, parts, talk)
     return Teaching(parts=parts, states=feed, held_out=held_out or _of_pack(plan, parts), feed=feed)
+
+
+def _require_one_there(streams: Sequence[str]) -> None:
+    """Of several servers one is enough to begin with; raises what the last one's silence is."""
+    for name in streams:
+        scheme = "https" if name.startswith("https:") else "http"
+        try:
+            server_at(urlsplit(name)._replace(scheme=scheme, query="").geturl())
+            return
+        except ServerUnreachable:
+            if name == streams[-1]:
+                raise
 
 
 def _opened(name: str, wanted: Wanted, prove: Callable[[str, ExtractSource], None], talk: Talk) -> ExtractSource:
