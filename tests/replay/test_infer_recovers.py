@@ -15,7 +15,7 @@ from eyas.models.draft import Eagle3Draft
 from eyas.records.eval_record import InferRecord
 from eyas.records.eval_rows import EvalRow
 from eyas.records.probe_pack import ProbeAbout
-from eyas.replay.infer import as_read, changes_of, infer_switches
+from eyas.replay.infer import as_read, changes_of, infer_switches, normed_twice
 from eyas.replay.probe_pack import PackStates, ProbePack
 from eyas.talk import Silent
 from tiny_draft import TARGET_HIDDEN, VOCAB, tiny_draft, tiny_spec
@@ -116,6 +116,18 @@ def test_every_switch_is_recovered(made_with):
     assert record.best.changes == changes_of(stated(), made.spec)
     assert record.best.accept_length > 3.9
     assert record.is_decided
+
+
+@pytest.mark.parametrize("more", [{}, {"feedback": "post-norm"}], ids=["alone", "with post-norm feedback"])
+def test_modelopt_s_double_norm_is_recovered(more):
+    draft = tiny_draft(seed=5, head_dim=32, aux_boundaries=(2, 3, 4))
+    made = normed_twice(as_read(draft, replace(stated(), **more)))
+
+    record = inferred(pack_of(made), draft)
+
+    assert record.best.changes == {**more, "hidden_norm": "after input_layernorm"}
+    assert record.best.accept_length > 3.9
+    assert "hidden_norm = after input_layernorm" in render(record)
 
 
 def test_a_random_draft_on_another_s_texts_is_refused():

@@ -1,6 +1,6 @@
 """The stress pair that ships with the tests, and its draft spoiled as each row of the damage matrix says.
 
-Both are trained (benchmarks/stress_pair.py), and every part of the draft matters: what an engine loses shows.
+Both are trained (benchmarks/train_stress_pair.py), and every part of the draft matters: what an engine loses shows.
 """
 
 import json

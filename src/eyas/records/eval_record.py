@@ -121,11 +121,13 @@ class Variant:
         changes: switch -> value, where it differs from what the draft's files state; empty = as stated.
         accept_length: bonus included, pooled over the rows; nan without a round.
         rounds: verify passes counted.
+        is_tied: the best reading is not clearly better than this one: the texts do not tell them apart.
     """
 
     changes: Mapping[str, Any]
     accept_length: float
     rounds: int
+    is_tied: bool = False
 
 
 # Below it, chance decides which reading is best: a draft of random weights reaches 1.0x under any of them.

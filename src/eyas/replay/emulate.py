@@ -144,8 +144,9 @@ def _kept(spec: DraftSpec, ledger: Ledger) -> set[str]:
     """Canonical names of the tensors that reach the engine's parameters."""
     fates = {entry.name: entry.fate for entry in ledger.tensors}
     arrived = {name for name, stored in spec.source_names.items() if fates.get(stored) in ("used", "shared")}
-    # loaded into a parameter of another role: SGLang's upper layers have hidden_norm where vLLM's have input_layernorm
+    # a norm can be loaded and not applied: in upper layers SGLang applies hidden_norm, vLLM input_layernorm
     empty = [f".{p.name}" for p in ledger.parameters if p.state in ("ones", "zeros", "uninitialised")]
+    empty += [name.replace("hidden_norm", "input_layernorm") for name in empty if ".layers.0." not in name]
     arrived = {name for name in arrived if not any(parameter.endswith(f".{name}") for parameter in empty)}
     parts = (module_and_kind(name) for name in arrived)
     return arrived | {f"{module}.weight" for module, kind in parts if kind in PACKED_WEIGHTS}
@@ -180,7 +181,7 @@ def _seen_spec(spec: DraftSpec, ledger: Ledger, kept: set[str]) -> DraftSpec:
     for part, tensor in (("embedding", "embed_tokens"), ("head", "lm_head")):
         states = {entry.state for name, entry in parameters.items() if f"{tensor}.weight" in name}
         if "target" in states or (f"{tensor}.weight" not in kept and getattr(spec, part) == "target"):
-            changes[part] = "target"
+            changes[part] = "own" if "uninitialised" in states else "target"  # built, and never made the target's
     if "head-tied" in codes:
         changes["head"] = "tied"
     return replace(spec, **changes)

@@ -1,21 +1,23 @@
 """The stage behind `eyas infer`: replay each reading of a draft's undocumented switches and see which one accepts.
 
 Only switches without tensors to show for them: residual, feedback, aux boundaries (one layer off, or reversed), RoPE
-theta and pairing, width of a head. A coordinate search: all single changes to the best reading so far, again until none
-is better; while next to nothing is accepted, pairs of changes, too. The target runs once, its neighbouring boundaries
-are kept, and every reading is replayed on them.
+theta and pairing, width of a head, and a state normed twice (ModelOpt). A coordinate search: all single changes to the
+best reading so far, again until none is better; while next to nothing is accepted, pairs of changes, too. The target
+runs once, its neighbouring boundaries are kept, and every reading is replayed on them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch import nn
 
 from eyas.contract.spec.draft_spec import DraftSpec
 from eyas.contract.spec.target_spec import read_target
 from eyas.models.draft import Eagle3Draft, required_boundaries
+from eyas.models.draft_layer import DraftLayer
 from eyas.models.states import StateSource
 from eyas.models.target import Target
 from eyas.records.eval_record import InferRecord, RowResult, Variant
@@ -30,6 +32,7 @@ from eyas.talk import Silent, Talk
 # A reading must beat the best by this share of its accepted drafts, and beyond the noise of few texts.
 _MARGIN = 0.02
 _MOST_PASSES = 6
+_BATCH_TOKENS = 2048
 _HOPELESS = 1.3  # a reading that accepts less is wrong in some way: pairs of changes are tried, too
 _NARROWEST_HEAD, _WIDEST_HEAD = 32, 256  # that drafts in the wild have
 
@@ -58,49 +61,99 @@ def infer_switches(
         Variants in falling accept length; what the files state stands first unless another beats it clearly.
     """
     assert num_draft_tokens >= 2, "with one draft per round the feedback switch shows nothing"
-    tried: dict[str, tuple[Variant, Sequence[RowResult]]] = {}
-    wanted = {_key(draft.spec)}
+    tried: dict[_Reading, tuple[Variant, Sequence[RowResult]]] = {}
+    best_reading = _Reading(spec=draft.spec, norms_twice=False)
+    wanted = {best_reading}
 
-    def measure(spec: DraftSpec) -> tuple[Variant, Sequence[RowResult]]:
-        key = _key(spec)
-        if key not in tried:
-            results = replay_states(states, as_read(draft, spec), rows, num_draft_tokens, Silent())
-            figures = figures_of(results, num_draft_tokens)
-            changes = changes_of(draft.spec, spec)
-            tried[key] = (
-                Variant(changes=changes, accept_length=figures.accept_length, rounds=figures.rounds),
-                results,
+    def measure(reading: _Reading) -> tuple[Variant, Sequence[RowResult]]:
+        if reading not in tried:
+            results = replay_states(
+                states, _draft_of(draft, reading), rows, num_draft_tokens, Silent(), batch_tokens=_BATCH_TOKENS
             )
+            figures, changes = figures_of(results, num_draft_tokens), _changes_of(draft.spec, reading)
+            variant = Variant(changes=changes, accept_length=figures.accept_length, rounds=figures.rounds)
+            tried[reading] = variant, results
             bar.advance()
-            reading = ", ".join(f"{name}={value}" for name, value in changes.items()) or "as stated"
-            bar.say(f"reading {len(tried)} of {len(wanted)}, {reading}: accept length {figures.accept_length:.3f}")
-        return tried[key]
+            words = ", ".join(f"{name}={value}" for name, value in changes.items()) or "as stated"
+            bar.say(f"reading {len(tried)} of {len(wanted)}, {words}: accept length {figures.accept_length:.3f}")
+        return tried[reading]
 
-    def better(specs: Sequence[DraftSpec]) -> tuple[DraftSpec, Variant, Sequence[RowResult]] | None:
-        wanted.update(map(_key, specs))
-        around = [(*measure(spec), spec) for spec in specs]
-        challenger, its_rounds, spec = max(around, key=lambda one: one[0].accept_length)
+    def better(readings: Sequence[_Reading]) -> tuple[_Reading, Variant, Sequence[RowResult]] | None:
+        wanted.update(readings)
+        around = [(*measure(reading), reading) for reading in readings]
+        challenger, its_rounds, reading = max(around, key=lambda one: one[0].accept_length)
         is_more = challenger.accept_length - 1 > (best.accept_length - 1) * (1 + _MARGIN)
-        return (spec, challenger, its_rounds) if is_more and is_clearly_better(its_rounds, rounds) else None
+        return (reading, challenger, its_rounds) if is_more and is_clearly_better(its_rounds, rounds) else None
 
     with talk.progress("readings", None, "readings") as bar:
-        best_spec, (best, rounds) = draft.spec, measure(draft.spec)
+        best, rounds = measure(best_reading)
         for _ in range(_MOST_PASSES):
-            specs = list(single_changes(best_spec, boundaries_known, thetas))
-            found = better(specs)
+            around = list(_around(best_reading, boundaries_known, thetas))
+            found = better(around)
             if found is None and best.accept_length < _HOPELESS:  # two wrong switches can hide each other
-                pairs = (p for spec in specs for p in single_changes(spec, boundaries_known, thetas))
-                found = better([pair for pair in pairs if pair != best_spec])
+                pairs = (pair for reading in around for pair in _around(reading, boundaries_known, thetas))
+                found = better([pair for pair in dict.fromkeys(pairs) if pair != best_reading])
             if found is None:
                 break
-            best_spec, best, rounds = found
-    others = sorted((v for v, _ in tried.values() if v is not best), key=lambda v: -v.accept_length)
-    return [best, *others]
+            best_reading, best, rounds = found
+    others = [
+        replace(variant, is_tied=not is_clearly_better(rounds, its_rounds))
+        for variant, its_rounds in tried.values()
+        if variant is not best
+    ]
+    return [best, *sorted(others, key=lambda variant: -variant.accept_length)]
 
 
-def _key(spec: DraftSpec) -> str:
-    """What tells two readings apart."""
-    return repr((spec.residual, spec.feedback, spec.aux_boundaries, spec.rope, spec.head_dim))
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Reading:
+    """One function that the weights may have been trained as.
+
+    Attributes:
+        spec: its switches.
+        norms_twice: `hidden_norm` sees the state after `input_layernorm`, as ModelOpt trained it from 2025-12 on; no
+            engine computes that. Source: docs/log.md.
+    """
+
+    spec: DraftSpec
+    norms_twice: bool
+
+    @property
+    def _key(self) -> str:
+        spec = self.spec
+        switches = spec.residual, spec.feedback, spec.aux_boundaries, spec.rope, spec.head_dim
+        return repr((*switches, self.norms_twice))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Reading) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _around(reading: _Reading, boundaries_known: Sequence[int], thetas: Sequence[float]) -> Iterator[_Reading]:
+    """All readings that differ in one switch."""
+    for spec in single_changes(reading.spec, boundaries_known, thetas):
+        yield replace(reading, spec=spec)
+    yield replace(reading, norms_twice=not reading.norms_twice)
+
+
+def _draft_of(draft: Eagle3Draft, reading: _Reading) -> Eagle3Draft:
+    other = as_read(draft, reading.spec)
+    return normed_twice(other) if reading.norms_twice else other
+
+
+def normed_twice(draft: Eagle3Draft) -> Eagle3Draft:
+    """The same weights, the state normed by `input_layernorm` before `hidden_norm`."""
+    other = as_read(draft, draft.spec)
+    first = cast(DraftLayer, other.layers[0])
+    assert first.hidden_norm is not None, "the first layer norms the state"
+    first.hidden_norm = nn.Sequential(first.input_layernorm, first.hidden_norm)  # type: ignore[assignment]
+    return other
+
+
+def _changes_of(stated: DraftSpec, reading: _Reading) -> dict[str, Any]:
+    twice = {"hidden_norm": "after input_layernorm"} if reading.norms_twice else {}
+    return {**changes_of(stated, reading.spec), **twice}
 
 
 def single_changes(spec: DraftSpec, boundaries_known: Sequence[int], thetas: Sequence[float]) -> Iterator[DraftSpec]:

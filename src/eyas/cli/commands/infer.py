@@ -32,9 +32,9 @@ def infer(
     """Which undocumented switches a draft was trained with: each reading of it is replayed, and the best one named.
 
     Tries the residual before or after its norm, the feedback state before or after the final norm, aux boundaries one
-    layer off or reversed, RoPE theta and pairing, heads half or twice as wide; none of these has a tensor to show for
-    it. Exit code 1 when another reading than the stated one accepts clearly more, or when none accepts enough to
-    tell.
+    layer off or reversed, RoPE theta and pairing, heads half or twice as wide, a state normed twice; none of these has
+    a tensor to show for it. Exit code 1 when another reading than the stated one accepts clearly more, or when none
+    accepts enough to tell.
 
     Parameters
     ----------
@@ -79,6 +79,13 @@ def render(record: InferRecord) -> str:
     elif record.best.changes:
         better = f"{record.best.accept_length:.3f} instead of {record.stated.accept_length:.3f}"
         lines.append(f"The draft was not trained as its files state: {_named(record.best)} gives {better}.")
+        if tied := [_named(variant) for variant in record.variants[1:] if variant.is_tied]:
+            lines.append(f"These texts do not tell it from: {'; '.join(tied)}. More rows can.")
+        if "hidden_norm" in record.best.changes:
+            lines.append(
+                "ModelOpt trains drafts so, and no engine computes it. Train the draft on as engines run it:"
+                f" eyas train --init-from {shlex.quote(record.draft)}"
+            )
     elif len(record.variants) > 1 and len({variant.accept_length for variant in record.variants}) == 1:
         lines.append(
             "All readings give the same accept length: the draft ignores its input, or the target accepts none of its"

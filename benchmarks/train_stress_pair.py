@@ -1,18 +1,15 @@
 """Build the stress pair: a tiny target and a tiny draft of which every part matters (tests/fixtures/stress_pair).
 
-    python benchmarks/stress_pair.py target --out WORK        # minutes of one core
-    python benchmarks/stress_pair.py draft --steps 215 --out WORK
-    python benchmarks/stress_pair.py draft-shared --steps 450 --out WORK   # with the target's embedding, for SGLang
+    python benchmarks/train_stress_pair.py target --out WORK        # minutes of one core
+    python benchmarks/train_stress_pair.py draft --steps 215 --out WORK
+    python benchmarks/train_stress_pair.py draft-shared --steps 450 --out WORK   # the target's embedding, for SGLang
 
-The target learns a language without noise. A text is `<s> user MODE s1 s2 … </s> assistant`, and its answer follows a
-rule: after a trigger comes the word that the mode assigns to it; otherwise the word LAG tokens back, turned by the
-mode's permutation. So the next word needs a head that looks exactly LAG back (RoPE, q, k, v, o), the token before
-(embedding), the mode (the target's states), and a table of them (MLP).
+The target learns the language of tests/support/stress_language.py. The draft starts with norms and an embedding far
+from neutral, and `eyas train` trains it until about half of its drafts are accepted: then every damage shows.
 """
 
 import argparse
 import json
-import random
 import subprocess
 import sys
 import time
@@ -24,11 +21,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 
+from stress_language import LAG, SPECIAL, VOCAB, Language
 from tiny_tokenizer import word_tokenizer
 
-VOCAB, SPECIAL, MODES, LAG = 256, 7, 3, 24
-SYMBOLS = tuple(range(16, 240, 3))  # spread over the vocabulary: the draft's part of it has holes
-TRIGGERS = SYMBOLS[::5]
 SIZES = {
     "hidden_size": 64,
     "intermediate_size": 112,
@@ -37,37 +32,6 @@ SIZES = {
     "num_key_value_heads": 2,
     "head_dim": 32,
 }
-
-
-class Language:
-    """The rule, as tables over all token ids."""
-
-    def __init__(self) -> None:
-        draw = random.Random(11)
-        self.turned = torch.zeros(MODES, VOCAB, dtype=torch.int64)
-        self.after_trigger = torch.full((MODES, VOCAB), -1, dtype=torch.int64)
-        plain = [s for s in SYMBOLS if s not in TRIGGERS]
-        for mode in range(MODES):
-            order = draw.sample(SYMBOLS, len(SYMBOLS))
-            self.turned[mode] = torch.tensor([SYMBOLS[i % len(SYMBOLS)] for i in range(VOCAB)])  # of other ids
-            self.turned[mode, list(SYMBOLS)] = torch.tensor(order)
-            self.after_trigger[mode, list(TRIGGERS)] = torch.tensor(draw.sample(plain, len(TRIGGERS)))
-
-    def texts(self, num: int, length: int, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """Token ids [num, length] and where the rule decides the token."""
-        num_words = int(torch.randint(LAG, 2 * LAG, (1,), generator=draw))
-        mode = torch.randint(MODES, (num,), generator=draw)
-        words = torch.tensor(SYMBOLS)[torch.randint(len(SYMBOLS), (num, num_words), generator=draw)]
-        head = torch.tensor([1, 4]).expand(num, 2)
-        tail = torch.tensor([2, 5]).expand(num, 2)
-        ids = torch.cat([head, SPECIAL + mode[:, None], words, tail], 1)
-        start = ids.shape[1]
-        ids = torch.cat([ids, torch.zeros(num, length - start, dtype=torch.int64)], 1)
-        for t in range(start, length):
-            after = self.after_trigger[mode, ids[:, t - 1]]
-            ids[:, t] = torch.where(after >= 0, after, self.turned[mode, ids[:, t - LAG]])
-        is_ruled = (torch.arange(length) >= start).expand(num, length)
-        return ids, is_ruled
 
 
 def train_target(out: Path, steps: int, seed: int) -> None:
