@@ -69,9 +69,8 @@ def test_rows_without_a_prediction_say_so(row, target, states, tmp_path):
     folder = stress_pair.write_row(row, tmp_path / row)
 
     assert ROWS[row] == ENDS[row]
-    given = served("intact")
     with pytest.raises(EmulationImpossible):
-        judge(folder, stress_pair.TARGET, target, ENGINE, given, stress_pair.prompts(), "float32", states)
+        judge(folder, stress_pair.TARGET, target, ENGINE, served("intact"), stress_pair.prompts(), "float32", states)
 
 
 @pytest.mark.parametrize(
