@@ -8,8 +8,8 @@ import eyas
 SOURCE = Path(eyas.__file__).parent
 # Prints its own words only, and why.
 OWN_WORDS = {"__main__": "before anything can be imported", "cli.chat_loop": "the sign of the prompt"}
-# A program that eyas runs in another interpreter: its text is not a terminal's.
-NOT_A_TERMINAL = {"serve.launch.installed"}
+# Programs that eyas runs in another interpreter: their text goes to eyas or into an engine's log, not to a terminal.
+NOT_A_TERMINAL = {"serve.launch.installed", "contract.engines.capture_site.eyas_spool", "extract.drain"}
 
 
 def prints(tree: ast.AST) -> bool:

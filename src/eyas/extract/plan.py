@@ -110,7 +110,12 @@ def plan_rows(request: ExtractRequest, config: ExtractConfig) -> RowPlan:
     if spec.vocab_size is not None:
         rows.require_within(spec.vocab_size)
     if not len(rows):
-        raise RowsUnreadable("there are no rows", str(request.rows), "the folder holds none", "prepare some")
+        raise RowsUnreadable(
+            "there are no rows",
+            str(request.rows),
+            "the folder holds none",
+            "run `eyas prepare --target T --data F.jsonl --out ROWS`",
+        )
     planned = dict[str, PlannedRow]()
     for number, row in enumerate(rows):
         begin = next((i for i, is_on in enumerate(row.is_supervised) if is_on), len(row.token_ids))

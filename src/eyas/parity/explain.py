@@ -296,7 +296,7 @@ def _figures(counts: Acceptance) -> dict[str, Any]:
 def _notes(served: ServedFigures) -> tuple[str, ...]:
     notes = []
     if served.rounds is None:
-        notes.append(f"the number of verify passes is not told: {served.known_rounds} are assumed")
+        notes.append(f"the number of verify passes is unknown: {served.known_rounds} are assumed")
     if not served.per_position:
-        notes.append("acceptance per position is not told: faults of equal accept length cannot be told apart")
+        notes.append("acceptance per position is unknown: faults of equal accept length cannot be told apart")
     return tuple(notes)

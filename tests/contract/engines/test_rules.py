@@ -73,7 +73,8 @@ def test_every_bad_launch_in_words_is_one_that_the_code_finds():
     tables = sorted(root.rglob("combinations.toml"))
     assert len(tables) >= 3
     for table in tables:
-        code = "".join(path.read_text() for path in table.parent.glob("*.py"))
+        shared = table.parent.name == "launching"  # whose launches every engine's folder can find
+        code = "".join(path.read_text() for path in (root.rglob("*.py") if shared else table.parent.glob("*.py")))
         assert [name for name in tomllib.loads(table.read_text()) if f'"{name}"' not in code] == []
 
 

@@ -47,11 +47,11 @@ class ServedBenchConfig:
     """Of a server: the longest answers in tokens, a list such as 64,512; default: --max-new-tokens."""
 
     random_tokens: Annotated[int | None, Parameter(name="--random-tokens")] = None
-    """Of a server: prompts of so many random token ids in place of --data, answered to the full length. Speed only: the
+    """Of a server: prompts of N random token ids in place of --data, answered to the full length. Speed only: the
     accept length of nonsense means nothing."""
 
     max_seconds: float = 600.0
-    """Of a server: an answer that has not ended after so many seconds ends the run (1 - 86400)."""
+    """Of a server: an answer that has not ended after N seconds ends the run (1 - 86400)."""
 
     def __post_init__(self) -> None:
         num_random, points = self.random_tokens, len(self.concurrencies) * len(self.temperatures)
@@ -98,23 +98,23 @@ class StartOptions:
     """How the servers are started."""
 
     python: str | None = None
-    """With --engine of another: interpreter of the engine's environment; default is the one that runs eyas."""
+    """With another --engine: interpreter of the engine's environment; default is the one that runs eyas."""
 
     pythonpath: str | None = None
-    """With --engine of another: folder(s) to put before PYTHONPATH."""
+    """With another --engine: folder(s) to put before PYTHONPATH."""
 
     tensor_parallel: Annotated[int, Parameter(name=["--tensor-parallel", "--tp"])] = 1
-    """With --engine of another: GPUs that one copy of the target is spread over."""
+    """With another --engine: GPUs that one copy of the target is spread over."""
 
     port: int | None = None
-    """With --engine of another: HTTP port; default is the engine's."""
+    """With another --engine: HTTP port; default is the engine's."""
 
     engine_flags: Annotated[str, Parameter(allow_leading_hyphen=True)] = ""
-    """With --engine of another: its further flags in one text, such as "--mem-fraction-static 0.8"; both servers get
+    """With another --engine: its further flags in one text, such as "--mem-fraction-static 0.8"; both servers get
     them, those of speculation only the one with the draft."""
 
     runs: Path = Path("runs")
-    """With --engine of another: folder that gets one folder per launch, as of `eyas serve`."""
+    """With another --engine: folder that gets one folder per launch, as of `eyas serve`."""
 
 
 def _whole(text: str, least: int, most: int) -> tuple[int, ...]:

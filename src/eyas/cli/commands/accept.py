@@ -26,8 +26,8 @@ def accept(
 ) -> int:
     """What a server accepts: accept length, accept rate and acceptance per position, from its log or its counters.
 
-    One definition for every engine and version: tokens per verify pass, bonus included, 1.00 = nothing accepted. What
-    the engine's own words mean in its version is said below. Each data-parallel rank has a line. Exit code 1 when
+    One definition for every engine and version: tokens per verify pass, bonus included, 1.00 = nothing accepted. The
+    output explains the engine's own words in its version. Each data-parallel rank has a line. Exit code 1 when
     nothing is accepted, or too little for a draft that is served as it was trained.
     An API key is read from the environment variable EYAS_API_KEY.
 
@@ -66,12 +66,12 @@ def render(told: Accepted) -> str:
     width = max(len("all ranks"), *(len(row.rank) for row in rows))
     engine = f"{told.engine} {told.version}" if told.version else told.engine
     lines = [
-        f"{engine}: {told.source}" + (f"; K = {k} drafts per verify pass" if k else "; K is not told: give -k"),
+        f"{engine}: {told.source}" + (f"; K = {k} drafts per verify pass" if k else "; K is unknown: give -k"),
         f"{'':<{width}}  accept length  rounds  accepted up to position 1 … {len(whole.per_position) or 'K'}",
     ]
     for row in rows:
         name = row.rank or ("all ranks" if told.ranks else "")
-        shares = " ".join(f"{share:.3f}".removeprefix("0") for share in row.per_position) or "not told"
+        shares = " ".join(f"{share:.3f}".removeprefix("0") for share in row.per_position) or "unknown"
         rounds = "–" if row.rounds is None else row.rounds
         lines.append(f"{name:<{width}}  {row.accept_length:>13.3f}  {rounds:>6}  {shares}")
     if (rate := told.accept_rate) is not None:

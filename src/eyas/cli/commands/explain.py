@@ -166,14 +166,14 @@ def render(found: "Explanation") -> str:
 def _headline(found: "Explanation") -> str:
     first = found.ranked[0].hypothesis
     if found.certainty == "open":
-        return "the likeliest first"
+        return "classes in order of probability"
     if first.kind == "as-trained":
         weak = meaning(found.trained.accept_length, found.served.num_draft_tokens)
-        return f"nothing is wrong that counts show; the server accepts what the draft gives: {weak}"
+        return f"the counts show no fault; the server accepts what the draft gives: {weak}"
     if first.kind == "elsewhere":
         return "nothing is wrong with the draft's tensors; the texts or the target are others"
     num = len({member.split(_MEMORY)[0] for member in first.members})
-    return "one fault" if num == 1 else f"one of {num} faults that no count on other texts tells apart"
+    return "one fault" if num == 1 else f"one of {num} faults; counts on other texts cannot tell them apart"
 
 
 def _class_lines(number: int, one: "Explained") -> list[str]:

@@ -126,8 +126,8 @@ def serve(
     draft
         Folder of the draft.
     capture
-        Without a draft: hand over the target's states, to `eyas extract --from` and `eyas train --stream`, and of rows
-        that no client fetches into this folder, a store.
+        Folder of a store. Starts without a draft and hands over the target's states to `eyas extract --from` and `eyas
+        train --stream`; rows that no client fetches go into this folder.
     print_only
         Show the command and the environment (secrets redacted) and start nothing.
     """

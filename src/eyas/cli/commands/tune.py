@@ -78,5 +78,5 @@ def render(document: Mapping[str, Any]) -> str:
         lines.append(f"concurrency {level}: K = {k}, {found['measured']:.2f} times plain (eyas serve ... -k {k})")
     fastest = max(document["chosen"].values())
     lines += [document["break_even"], *([str(Counting.chain(fastest))] if fastest else [])]
-    lines.append("measured on eyas' own engine: another engine's passes cost otherwise, its acceptance is the same")
+    lines.append("measured on eyas' own engine: on another engine acceptance is the same, the cost of a pass is not")
     return "\n".join(lines)

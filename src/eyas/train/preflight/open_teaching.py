@@ -165,7 +165,7 @@ def _open_server(name: str, wanted: Wanted, talk: Talk) -> ExtractSource:
                 f"{name} gives no states",
                 name,
                 "it is not an engine that eyas knows",
-                "start one with `eyas serve --engine sglang --target T --capture`",
+                "start one with `eyas serve --engine sglang --target T --capture STORE`",
             )
         name = parts._replace(scheme=engine.name).geturl()
     source = ServerSource.open(name, wanted, say=talk.line)

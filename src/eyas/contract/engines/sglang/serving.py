@@ -255,7 +255,7 @@ def read_limits(http: "httpx.Client", address: ServerAddress) -> ServerLimits:
     each = [_count(s.get("effective_max_running_requests_per_dp")) for s in states]
     most = sum(n for n in each if n) or _count((info or {}).get("max_running_requests"))
     simulated = [f"{key}={value}" for key, value in (info or {}).items() if "simulate_acc" in key.lower() and value]
-    remark = "with speculation SGLang takes 48 where it is not told another number: --max-running-requests"
+    remark = "with speculation SGLang runs at most 48 requests at once unless --max-running-requests says otherwise"
     return ServerLimits(most_requests=most or None, remark=remark, simulates=", ".join(simulated)[:200])
 
 
