@@ -3,11 +3,16 @@
 `printable` is the one door for foreign text: whatever eyas did not write itself passes it before a terminal sees it.
 """
 
+import importlib
 import re
+import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
+
+_AGAIN_S = 0.3
 
 # All but tab and newline that a terminal obeys instead of showing: control characters, lone surrogates, line and
 # paragraph separators (they also end a line for Python's splitlines), and marks that turn the direction of text.
@@ -49,9 +54,41 @@ class Talk(Protocol):
 
 
 def say_loading(talk: Talk) -> None:
-    """Say why nothing moves for the next ten or twenty seconds; to be called before what imports torch."""
+    """Say why nothing moves for the next ten or twenty seconds, and import what takes them; to be called first.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C meanwhile, whatever the imported code makes of it.
+    """
     if "torch" not in sys.modules:
         talk.line("loading torch and transformers")
+        _import_interruptibly(("torch", "transformers"))
+
+
+def _import_interruptibly(names: Sequence[str]) -> None:
+    """Import what is installed. Code that runs at import may swallow a KeyboardInterrupt, or turn it into an error of
+    its own: it is raised again and again until it gets through."""
+    asked: list[int] = []
+
+    def interrupt(_number: int, _frame: object) -> None:
+        asked.append(1)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+        raise KeyboardInterrupt
+
+    is_ours = threading.current_thread() is threading.main_thread()
+    is_ours = is_ours and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = [(n, signal.signal(n, interrupt)) for n in (signal.SIGINT, signal.SIGALRM) if is_ours]
+    try:
+        for name in names:
+            importlib.import_module(name)
+    except Exception:  # noqa: BLE001 - what is missing or broken, the command's own import tells
+        pass
+    finally:
+        if is_ours:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before:
+            signal.signal(number, handler)
+    if asked:
+        raise KeyboardInterrupt
 
 
 def counted(num: int, one: str, many: str = "") -> str:
