@@ -29,7 +29,7 @@ def signals_are_heeded() -> Iterator[None]:
     keeps this process, and becomes the default in theirs."""
     ignored = [n for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if signal.getsignal(n) is signal.SIG_IGN]
     for number in ignored:
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else lambda *_: None)
     yield
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)

@@ -62,7 +62,7 @@ def questions(path: Path, num: int, turns: int = 1) -> Path:
 
 def run(target: Path, data: Path | None, out: Path, *urls: str, talk: Silent | None = None, **options: Any) -> Prepared:
     writing = WritingConfig(**{"regenerate": data is not None, "concurrency": 8, "url": urls, **options})
-    return prepare(target, [data] if data else [], out, PrepareConfig(), talk or Silent(), writing=writing)
+    return prepare(target, [data] if data else [], out, PrepareConfig(held_out=0), talk or Silent(), writing=writing)
 
 
 def texts(folder: Path) -> list[str]:
