@@ -24,10 +24,9 @@ from eyas.errors import ExitCode, EyasError
 from eyas.serve.launch.flow import opened, stopped
 from eyas.serve.launch.launch_outcome import LaunchSettings
 from eyas.serve.launch.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from eyas.serve.launch.running_server import PORT_LAG_S
 from eyas.serve.launch.stop import Interrupts
 from eyas.serve.supervise.views import final_text
-
-_PORT_LAG_S = 15.0
 
 
 class ServerNotReady(EyasError):
@@ -119,7 +118,7 @@ def started(name: str, plan: LaunchPlan, runs: Path, talk: Terminal) -> Iterator
 def _address(plan: LaunchPlan) -> ServerAddress:
     bare = ServerAddress(url=plan.command.url)
     with open_http(bare) as http:  # it says that it is ready a moment before the port is listened on
-        await_answer(http, bare, _PORT_LAG_S)
+        await_answer(http, bare, PORT_LAG_S)
     return server_at(plan.command.url)
 
 

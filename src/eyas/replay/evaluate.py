@@ -37,7 +37,7 @@ from eyas.replay.figures import (
 )
 from eyas.replay.predict import predict_each, predictions_document
 from eyas.replay.probe_pack import PackStates, ProbePack, make_probe, read_probe, write_probe
-from eyas.replay.replay import check_vocabulary, replay_states
+from eyas.replay.replay import batch_tokens_on, check_vocabulary, replay_states
 from eyas.replay.states import KeptStates
 from eyas.replay.tree_replay import replay_trees
 from eyas.talk import Talk
@@ -46,9 +46,6 @@ _CAUSES = (
     "too few training tokens; rows that another model wrote; a draft of another target; or one read otherwise than it"
     " was trained (`eyas infer DRAFT --target T` tries that)"
 )
-
-
-_GPU_BATCH_TOKENS = 16384
 
 
 class TreeNeedsTarget(EyasError):
@@ -353,7 +350,7 @@ def _replay(
     require_rounds(rows, "eyas eval")
     if config.tree_shape is not None:
         return replay_trees(states, draft, rows, config.tree_shape, talk)
-    batch_tokens = config.batch_tokens or (1 if states.device.type == "cpu" else _GPU_BATCH_TOKENS)
+    batch_tokens = config.batch_tokens or batch_tokens_on(states.device)
     return replay_states(states, draft, rows, config.num_draft_tokens, talk, batch_tokens=batch_tokens)
 
 

@@ -20,6 +20,14 @@ class RowOutsideVocabulary(EyasError):
     code = "row-outside-vocabulary"
 
 
+_GPU_BATCH_TOKENS = 16384
+
+
+def batch_tokens_on(device: torch.device) -> int:
+    """Padded tokens of rows that run together unless told otherwise: row by row on a CPU."""
+    return 1 if device.type == "cpu" else _GPU_BATCH_TOKENS
+
+
 def replay(
     target: Target,
     draft: Eagle3Draft,

@@ -91,29 +91,30 @@ def round_split(
     )
 
 
+# fact of a launch -> code, what, do
+_SLOW_LAUNCHES = {
+    "graphs_off": (
+        "graphs-off",
+        "CUDA graphs are switched off: every step is launched kernel by kernel",
+        "start without the flag that disables them (eager execution)",
+    ),
+    "prefix_cache_off": (
+        "prefix-cache-off",
+        "the prefix cache is off: every turn reads its whole conversation again",
+        "start with the prefix cache, unless it is off for a reason",
+    ),
+    "overlap_off": (
+        "overlap-off",
+        "the scheduler does not overlap with the GPU: each round waits for the host",
+        "start without the flag that disables the overlapped scheduler",
+    ),
+}
+
+
 def _of_launch(log: ServingLog) -> Iterator[SlowCause]:
-    facts = log.facts
-    if "graphs_off" in facts:
-        yield SlowCause(
-            code="graphs-off",
-            what="CUDA graphs are switched off: every step is launched kernel by kernel",
-            evidence="the launch says so",
-            do="start without the flag that disables them (eager execution)",
-        )
-    if "prefix_cache_off" in facts:
-        yield SlowCause(
-            code="prefix-cache-off",
-            what="the prefix cache is off: every turn reads its whole conversation again",
-            evidence="the launch says so",
-            do="start with the prefix cache, unless it is off for a reason",
-        )
-    if "overlap_off" in facts:
-        yield SlowCause(
-            code="overlap-off",
-            what="the scheduler does not overlap with the GPU: each round waits for the host",
-            evidence="the launch says so",
-            do="start without the flag that disables the overlapped scheduler",
-        )
+    for fact, (code, what, do) in _SLOW_LAUNCHES.items():
+        if fact in log.facts:
+            yield SlowCause(code=code, what=what, evidence="the launch says so", do=do)
 
 
 def _of_lines(log: ServingLog) -> Iterator[SlowCause]:

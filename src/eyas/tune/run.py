@@ -21,12 +21,10 @@ from eyas.records.bench_record import BatchArm, BenchRecord
 from eyas.records.eval_rows import EvalRow, require_rounds, write_eval_rows
 from eyas.replay.eval_config import ReplayConfig
 from eyas.replay.evaluate import load_for, prepare, rows_with_answers
-from eyas.replay.replay import replay_depths
+from eyas.replay.replay import batch_tokens_on, replay_depths
 from eyas.talk import Talk
 from eyas.tune.prediction import Costs, Setting, best, break_even, predict
 from eyas.tune.tune_config import TuneConfig
-
-_GPU_BATCH_TOKENS = 16384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +149,7 @@ def _acceptances(
 ) -> dict[int, Acceptance]:
     target = Target.load(folder, placement)
     draft = load_for(draft_path, folder, target, placement, talk)
-    batch_tokens = 1 if placement.device.type == "cpu" else _GPU_BATCH_TOKENS
+    batch_tokens = batch_tokens_on(placement.device)
     found = replay_depths(LiveStates(target), draft, rows, range(1, most + 1), talk, batch_tokens=batch_tokens)
     return {k: pooled((Acceptance.of_rounds(row.accepted, k) for row in results), k) for k, results in found.items()}
 

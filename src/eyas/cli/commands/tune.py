@@ -76,7 +76,7 @@ def render(document: Mapping[str, Any]) -> str:
             continue
         found = next(s for s in document["settings"] if (str(s["concurrency"]), s["num_draft_tokens"]) == (level, k))
         lines.append(f"concurrency {level}: K = {k}, {found['measured']:.2f} times plain (eyas serve ... -k {k})")
-    fastest = max(document["chosen"].values())
-    lines += [document["break_even"], *([str(Counting.chain(fastest))] if fastest else [])]
+    deepest = max(document["chosen"].values())
+    lines += [document["break_even"], *([str(Counting.chain(deepest))] if deepest else [])]
     lines.append("measured on eyas' own engine: on another engine acceptance is the same, the cost of a pass is not")
     return "\n".join(lines)

@@ -23,6 +23,7 @@ from eyas.serve.launch.environment import server_environment
 from eyas.serve.launch.launch_plan import (
     LaunchPlan,
     LaunchRequest,
+    by_force,
     engine_of,
     flags_of,
     memory_of,
@@ -93,7 +94,7 @@ def plan_capture(
     memory = replace(memory_of(recipe, engine), draft_weights=0, draft_per_token=0)
     found = (*command.findings, *environment.findings, *memory.findings())
     findings = worst_first([*found, *secrets_on_the_command_line(request.extra)])
-    blocking = tuple(errors_of(findings))
+    refused, overruled = by_force(tuple(errors_of(findings)), request.forced)
     return LaunchPlan(
         request=request,
         engine=engine,
@@ -102,8 +103,8 @@ def plan_capture(
         environment=environment,
         memory=memory,
         findings=findings,
-        refused=tuple(f for f in blocking if f.code not in request.forced),
-        overruled=tuple(f for f in blocking if f.code in request.forced),
+        refused=refused,
+        overruled=overruled,
         ledger="",
         next_command="eyas engines",
         notes=tuple(_notes(request, wish, target, command.url)),

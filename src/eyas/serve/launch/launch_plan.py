@@ -160,8 +160,7 @@ def plan_launch(request: LaunchRequest, *, caller: Mapping[str, str], cache: Pat
         ]
     )
     blocking = tuple(errors_of(findings))
-    refused = tuple(f for f in blocking if f.code not in request.forced)
-    overruled = tuple(f for f in blocking if f.code in request.forced)
+    refused, overruled = by_force(blocking, request.forced)
     return LaunchPlan(
         request=request,
         engine=engine,
@@ -189,6 +188,16 @@ def _as_launched(ledger: Ledger | None, answered: Sequence[str]) -> Ledger | Non
     reasons = tuple(found for found in ledger.reasons if found.code not in answered)
     verdict, severity = verdict_of(reasons)
     return replace(ledger, reasons=reasons, verdict=verdict, severity=severity)
+
+
+def by_force(
+    blocking: tuple[Diagnostic, ...], forced: Sequence[str]
+) -> tuple[tuple[Diagnostic, ...], tuple[Diagnostic, ...]]:
+    """Of findings that block a launch: those that refuse it, and those that `--force` overrules."""
+    return (
+        tuple(f for f in blocking if f.code not in forced),
+        tuple(f for f in blocking if f.code in forced),
+    )
 
 
 def engine_of(request: LaunchRequest, environment: ServerEnvironment) -> tuple[InstalledEngine | None, EngineVersion]:

@@ -23,7 +23,7 @@ from eyas.serve.verdict.parity_step import ParityFound, ParityStep, source_of
 from eyas.serve.verdict.verdict import Verdict, first_minute
 from eyas.serve.verdict.verdict_findings import VerdictContext
 
-_PORT_LAG_S = 15.0
+PORT_LAG_S = 15.0
 _SAY_EVERY_S = 5.0
 _COMPARING_S = 200.0  # beside the canaries: settling counters, losslessness, one answer that began just in time
 
@@ -172,7 +172,7 @@ class RunningServer:
         )
         with open_http(address, timeout_s=self.settings.request_timeout_s) as http:
             # "Application startup complete." comes a moment before the port is listened on.
-            await_answer(http, address, _PORT_LAG_S)
+            await_answer(http, address, PORT_LAG_S)
             return first_minute(http, address, canary, context, replay=self._replay())
 
     def _replay(self) -> Callable[[float], ParityFound] | None:
